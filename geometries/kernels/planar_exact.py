@@ -1,0 +1,167 @@
+"""Planar kernels of precision "float32" and "float64": weights and sums in float64, data as given.
+
+Forward: a call owns some views. Adjoint and diagonal: a call owns some slabs, rows of the image
+for the rays driven by y and columns for those driven by x, which two accumulators collect.
+Rays are taken in runs; the weights of a run in a slab are computed once for all images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .planar_rays import split, tabulate
+
+__all__ = ["PAD", "RUN", "forward_views", "scatter_slabs", "tabulate_views"]
+
+RUN = 64  # rays a run: their table and weights stay in L1
+BLOCK = 16  # slabs a partial sum: equal weights on a ray would else add up their rounding
+PAD = 2  # empty cells at both ends of a slab, so that rays beside the box read zeros
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def forward_views(
+    parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
+    lengths: Any, shape: Any, box: Any, columns: Any, rows: Any, cols: Any, out: Any,
+) -> None:
+    """Project the views `views[begin:end]` into `out` (B, v, c), real columns alone.
+
+    `rows` (B, ly, lx + 4) and `cols` (B, lx, ly + 4): the real cells and their transpose with
+    PAD zeros at both ends; `box` (4,): x0, x1, y0, y1 of them; `columns` (2,): first and count.
+    A view -1 is left alone.
+    """
+    count = columns[1]
+    rays = np.empty((6, count))
+    ranges = np.empty((3, count), np.int32)
+    place = np.empty(RUN, np.int32)
+    one = np.empty(RUN)
+    two = np.empty(RUN)
+    total = np.empty((rows.shape[0], RUN))
+    part = np.empty((rows.shape[0], RUN))
+    has_points = points.shape[1] > 0
+    for w in range(begin, end):
+        v = views[w]
+        if v < 0:
+            continue
+        seen = points[v] if has_points else points[0]
+        tabulate(parallel, frames[v], seen, has_points, columns[0], count, lengths, shape, box,
+                 rays, ranges)
+        ka = 0
+        while ka < count:
+            kb, start, stop = _run(ranges, ka, count)
+            axis = ranges[0, ka]
+            image = rows if axis == 0 else cols
+            edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
+            middle = (shape[1] if axis == 0 else shape[0]) * 0.5
+            many = kb - ka
+            total[:] = 0.0
+            part[:] = 0.0
+            for j in range(start, stop):
+                _weights(rays, ka, many, j, middle, lateral, image.shape[2], place, one, two)
+                for b in range(image.shape[0]):
+                    line = image[b, j - edge]
+                    for r in range(many):
+                        i = place[r]
+                        first = float(line[i])
+                        second = float(line[i + 1])
+                        second = second if two[r] > 0.0 else 0.0
+                        part[b, r] += one[r] * first + two[r] * second
+                if j % BLOCK == BLOCK - 1 or j == stop - 1:
+                    for b in range(image.shape[0]):
+                        for r in range(many):
+                            total[b, r] += part[b, r]
+                            part[b, r] = 0.0
+            for b in range(image.shape[0]):
+                for r in range(many):
+                    out[b, w, ka + r] = total[b, r]
+            ka = kb
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def tabulate_views(
+    parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
+    lengths: Any, shape: Any, box: Any, columns: Any, rays: Any, ranges: Any,
+) -> None:
+    """Fill tables (v, 6, c) and (v, 3, c) for `views[begin:end]`; no slabs for a view -1."""
+    has_points = points.shape[1] > 0
+    for w in range(begin, end):
+        v = views[w]
+        if v < 0:
+            ranges[w] = 0
+        else:
+            seen = points[v] if has_points else points[0]
+            tabulate(parallel, frames[v], seen, has_points, columns[0], columns[1], lengths,
+                     shape, box, rays[w], ranges[w])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def scatter_slabs(
+    axis: int, begin: int, end: int, rays: Any, ranges: Any, shape: Any, box: Any,
+    sinogram: Any, squared: bool, image: Any,
+) -> None:
+    """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
+
+    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, cells + 4) float64, as
+    in `forward_views`; `begin`, `end` count from the box. `squared` takes weights squared.
+    """
+    place = np.empty(RUN, np.int32)
+    one = np.empty(RUN)
+    two = np.empty(RUN)
+    edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
+    middle = (shape[1] if axis == 0 else shape[0]) * 0.5
+    count = ranges.shape[2]
+    for w in range(ranges.shape[0]):
+        ka = 0
+        while ka < count:
+            kb, start, stop = _run(ranges[w], ka, count)
+            if ranges[w, 0, ka] == axis:
+                for j in range(max(start, begin + edge), min(stop, end + edge)):
+                    _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2],
+                             place, one, two)
+                    if squared:
+                        for r in range(kb - ka):
+                            one[r] *= one[r]
+                            two[r] *= two[r]
+                    for b in range(image.shape[0]):
+                        line = image[b, j - edge]
+                        for r in range(kb - ka):
+                            i = place[r]
+                            value = float(sinogram[b, w, ka + r])
+                            line[i] += one[r] * value
+                            line[i + 1] += two[r] * value if two[r] > 0.0 else 0.0
+            ka = kb
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _run(ranges: Any, ka: int, count: int) -> Any:
+    """The end of the run of rays that starts at ka, and the slabs that any of them meets."""
+    axis = ranges[0, ka]
+    start, stop = 2147483647, 0
+    kb = ka
+    while kb < count and kb < ka + RUN and ranges[0, kb] == axis:
+        if ranges[1, kb] < ranges[2, kb]:
+            start = min(start, ranges[1, kb])
+            stop = max(stop, ranges[2, kb])
+        kb += 1
+    return kb, start, stop
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _weights(
+    rays: Any, ka: int, many: int, j: int, middle: float, lateral: int, width: int,
+    place: Any, one: Any, two: Any,
+) -> None:
+    """Position in the padded slab and the two lengths, for the rays ka .. ka + many."""
+    slab = float(j)
+    shift = float(lateral - PAD)
+    top = float(width - PAD)
+    for r in range(many):
+        k = ka + r
+        first, a, b = split(rays[0, k], rays[1, k], rays[2, k], rays[3, k], rays[4, k],
+                            rays[5, k], slab, middle)
+        at = min(max(first - shift, 0.0), top)
+        place[r] = np.int32(at) if a + b > 0.0 else np.int32(0)
+        one[r] = a
+        two[r] = b
