@@ -1,0 +1,65 @@
+"""How the 3-D kernels cut their work: which part of grid and detector is real, and who owns what.
+
+An output is cut into tiles that one task each computes alone, so no sum depends on threads or
+tiles. Local arrays may start before the whole grid or detector and end beyond it; `overlap` says
+which of their planes are real. The kernels zero the others and never read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geometries.kernels.volume_scan import VolumeScan
+from linops.errors import ShapeError
+
+__all__ = ["blocks", "check", "detector_tiles", "overlap", "view_numbers"]
+
+
+def overlap(first: int, local: int, whole: int) -> tuple[int, int]:
+    """The whole axis' indices [start, stop) that a local axis of `local` planes from `first` has."""
+    start = min(max(first, 0), whole)
+    return start, max(start, min(first + local, whole))
+
+
+def view_numbers(scan: VolumeScan, views: ArrayLike | None) -> NDArray[np.int64]:
+    """Numbers of the views to compute, all by default; outside [0, scan.views) means inert."""
+    if views is None:
+        return np.arange(scan.views, dtype=np.int64)
+    return np.ascontiguousarray(views, dtype=np.int64).reshape(-1)
+
+
+def blocks(count: int, size: int) -> list[tuple[int, int]]:
+    """Cut range(count) into pieces [start, stop) of at most `size`."""
+    size = max(1, size)
+    return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def detector_tiles(
+    views: int, columns: int, workers: int, most: int | None = None
+) -> list[tuple[int, int, int, int]]:
+    """Tiles (view start, view stop, column start, column stop), several for each worker.
+
+    One view each; views are cut along columns where they alone are too few, or where `most`
+    bounds the columns of a tile.
+    """
+    if views == 0 or columns == 0:
+        return []
+    pieces = -(-8 * workers // views)
+    size = -(-columns // min(pieces, columns))
+    if most is not None:
+        size = min(size, most)
+    return [(v, v + 1, c, d) for v in range(views) for c, d in blocks(columns, size)]
+
+
+def check(name: str, array: NDArray[np.floating], shape: Sequence[int | None]) -> None:
+    """Refuse an array whose shape (None: any) or order a kernel cannot take."""
+    fits = array.ndim == len(shape) and all(
+        want is None or have == want for have, want in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"{name} has shape {array.shape}, the kernel wants {tuple(shape)}")
+    if not array.flags.c_contiguous:
+        raise ShapeError(f"{name} is not C-contiguous; pass np.ascontiguousarray({name})")
