@@ -1,0 +1,69 @@
+"""linops: an operator algebra for inverse problems.
+
+    >>> import numpy as np
+    >>> import linops as lo
+    >>> space = lo.Space((4, 5), axes=("y", "x"))
+    >>> A = 2 * lo.Gradient(space)
+    >>> (A.H @ (A @ np.ones((4, 5), "float32"))).max()
+    np.float32(0.0)
+
+Spaces are in `linops.space`, the contract of an operator in `linops.operator`, how operators
+combine in `linops.algebra`, the leaves in `linops.elementary` and `linops.stencils`, priors in
+`linops.functionals`, and the checks that every operator passes in `linops.testing`.
+"""
+
+from __future__ import annotations
+
+from linops import errors
+from linops.algebra.arithmetic import as_operator
+from linops.algebra.functions import from_functions
+from linops.algebra.kron import kron
+from linops.algebra.stacks import block_diagonal, concat, hstack, vstack
+from linops.cost import Cost
+from linops.elementary import (
+    Cast,
+    Crop,
+    Diagonal,
+    Identity,
+    Matrix,
+    Pad,
+    Restriction,
+    Scatter,
+    Zero,
+)
+from linops.operator import LinearOperator, Operator
+from linops.precision import Precision
+from linops.rule import Rule
+from linops.space import ProductSpace, Space, inners
+from linops.stencils import Gradient
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cast",
+    "Cost",
+    "Crop",
+    "Diagonal",
+    "Gradient",
+    "Identity",
+    "LinearOperator",
+    "Matrix",
+    "Operator",
+    "Pad",
+    "Precision",
+    "ProductSpace",
+    "Restriction",
+    "Rule",
+    "Scatter",
+    "Space",
+    "Zero",
+    "as_operator",
+    "block_diagonal",
+    "concat",
+    "errors",
+    "from_functions",
+    "hstack",
+    "inners",
+    "kron",
+    "vstack",
+]

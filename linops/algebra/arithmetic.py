@@ -1,0 +1,290 @@
+"""What `@ + - * / **` do: spaces are reconciled, trees flattened, neighbours rewritten.
+
+Spaces that differ only in dtype meet: real and complex by complex extension of the real one, two
+precisions by a `Cast`. Spaces that differ in shape raise.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.algebra.complexify import complexify
+from linops.algebra.product import Product
+from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, simplify_pair
+from linops.algebra.scaled import Scaled, as_scalar, is_scalar
+from linops.algebra.sums import Sum
+from linops.elementary.identity import Cast, Identity, Zero
+from linops.elementary.matrix import Matrix, is_sparse
+from linops.errors import ShapeError
+from linops.operator import LinearOperator, Operator
+from linops.space import AnySpace
+
+__all__ = [
+    "add",
+    "as_operator",
+    "compose",
+    "divide",
+    "flat_product",
+    "matmul",
+    "multiply",
+    "power",
+    "rmatmul",
+    "scale",
+    "subtract",
+]
+
+
+def as_operator(value: Any) -> LinearOperator:
+    """A `LinearOperator` from one, from a matrix, or from a SciPy or PyLops operator.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+    """
+    if isinstance(value, LinearOperator):
+        return value
+    if is_sparse(value) or (arrays.is_array(value) and value.ndim == 2):
+        return Matrix(value)
+    if _is_foreign(value):
+        from linops.interop.foreign import from_foreign
+
+        return from_foreign(value)
+    raise TypeError(
+        f"expected a linear operator, a matrix, or a SciPy or PyLops operator, got "
+        f"{type(value).__name__}; wrap functions with from_functions"
+    )
+
+
+def matmul(left: LinearOperator, right: Any) -> Any:
+    """`left @ right`: composition with an operator, application to anything else."""
+    if isinstance(right, LinearOperator):
+        return compose(left, right)
+    if isinstance(right, Operator):
+        return NotImplemented
+    if is_sparse(right) or _is_foreign(right):
+        return compose(left, as_operator(right))
+    return left(right)
+
+
+def rmatmul(right: LinearOperator, left: Any) -> Any:
+    """`left @ right` for a `left` that is no operator of ours: `array @ A` is `A.T @ array`."""
+    if is_sparse(left) or _is_foreign(left):
+        return compose(as_operator(left), right)
+    return right.T(left)
+
+
+def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
+    """`outer @ inner`, simplified."""
+    if outer.domain.shape != inner.codomain.shape:
+        raise ShapeError(
+            f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes "
+            f"{outer.domain.describe_shape()}, {inner.name} gives "
+            f"{inner.codomain.describe_shape()}{_axis_hint(outer.domain, inner.codomain)}\n"
+            f"  {outer!r}\n  {inner!r}"
+        )
+    # Over the reals only real scalars commute, so complex ones stay where they are.
+    real_only = "real_linear" in outer.tags or "real_linear" in inner.tags
+    a, left = _unscaled(outer, real_only)
+    b, right = _unscaled(inner, real_only)
+    left, right, casts = _meet(left, right)
+    scalar = _scalar_product(a, b)
+    product = flat_product([*_factors(left), *casts, *_factors(right)])
+    return product if scalar is None else scale(scalar, product)
+
+
+def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
+    """The product of operators whose spaces fit, outermost first, rewritten where they meet."""
+    flat: list[LinearOperator] = []
+    for term in terms:
+        for factor in _factors(term):
+            current = factor
+            while flat:
+                found = simplify_pair(PRODUCT_RULES, flat[-1], current)
+                if found is None:
+                    break
+                flat.pop()
+                current = found
+                if isinstance(current, Product):
+                    break
+            flat.append(current)
+    if len(flat) > 1 and isinstance(flat[-1], Identity) and flat[-2].domain == flat[-1].domain:
+        flat.pop()
+    return flat[0] if len(flat) == 1 else Product(flat)
+
+
+def add(a: Any, b: Any) -> LinearOperator:
+    """`a + b`."""
+    if is_scalar(a) and a == 0:
+        return as_operator(b)
+    if is_scalar(b) and b == 0:
+        return as_operator(a)
+    left, right = as_operator(a), as_operator(b)
+    for side in ("domain", "codomain"):
+        x, y = getattr(left, side), getattr(right, side)
+        if x.shape != y.shape:
+            raise ShapeError(
+                f"cannot add {left.name} and {right.name}: their {side}s are "
+                f"{x.describe_shape()} and {y.describe_shape()}{_axis_hint(x, y)}"
+            )
+    if (left.domain.is_complex, left.codomain.is_complex) != (
+        right.domain.is_complex,
+        right.codomain.is_complex,
+    ):
+        left, right = complexify(left), complexify(right)
+    left, right = _same_precision(left, right)
+    terms: list[LinearOperator] = []
+    for term in (*_terms(left), *_terms(right)):
+        found = simplify_pair(SUM_RULES, terms[-1], term) if terms else None
+        if found is None:
+            terms.append(term)
+        else:
+            terms[-1] = found
+    return terms[0] if len(terms) == 1 else Sum(terms)
+
+
+def subtract(a: Any, b: Any) -> LinearOperator:
+    """`a - b`."""
+    if is_scalar(b) and b == 0:
+        return as_operator(a)
+    return add(a, scale(-1, as_operator(b)))
+
+
+def multiply(scalar: Any, operator: LinearOperator) -> LinearOperator:
+    """`scalar * operator`; anything that is no scalar raises and names `@`."""
+    if not is_scalar(scalar):
+        raise TypeError(
+            f"'*' takes a scalar, got {type(scalar).__name__}: use '@' to apply or compose, "
+            "and Diagonal(array) @ A for a product with an array"
+        )
+    return scale(scalar, operator)
+
+
+def divide(operator: LinearOperator, scalar: Any) -> LinearOperator:
+    """`operator / scalar`; anything that is no scalar raises and names the solvers."""
+    if not is_scalar(scalar):
+        raise TypeError(
+            f"'/' takes a scalar, got {type(scalar).__name__}: to solve A x = y call a solver, "
+            "such as solvers.cgls(A, y, iterations=...)"
+        )
+    return scale(1 / as_scalar(scalar), operator)
+
+
+def scale(scalar: Any, operator: LinearOperator) -> LinearOperator:
+    """`scalar * operator`, merged with a scalar that is there already."""
+    value = as_scalar(scalar)
+    if isinstance(value, complex) or (
+        arrays.is_array(value) and arrays.dtype_of(value).kind == "c"
+    ):
+        if "real_linear" in operator.tags and operator.codomain.is_complex:
+            return flat_product([Scaled(value, Identity(operator.codomain)), operator])
+        operator = complexify(operator)
+    if isinstance(operator, Scaled):
+        merged = _scalar_product(value, operator.scalar)
+        return scale(merged, operator.base)
+    if not arrays.is_array(value):
+        if value == 1:
+            return operator
+        if value == 0:
+            return Zero(operator.domain, operator.codomain)
+        if isinstance(operator, Zero):
+            return operator
+    return Scaled(value, operator)
+
+
+def power(operator: LinearOperator, exponent: Any) -> LinearOperator:
+    """`operator ** n` for a whole n >= 0; `A ** 0` is the identity."""
+    try:
+        n = python_operator.index(exponent)
+    except TypeError:
+        raise TypeError(f"'**' takes a whole number, got {exponent!r}") from None
+    if n < 0:
+        raise ValueError(f"'**' takes a number >= 0, got {n}: to invert, call a solver")
+    if operator.domain.shape != operator.codomain.shape:
+        raise ShapeError(
+            f"'**' takes a square operator, {operator.name} maps {operator.domain} to "
+            f"{operator.codomain}"
+        )
+    result: LinearOperator = Identity(operator.domain)
+    for _ in range(n):
+        result = compose(operator, result)
+    return result
+
+
+def _factors(operator: LinearOperator) -> tuple[LinearOperator, ...]:
+    return operator.terms if type(operator) is Product else (operator,)
+
+
+def _terms(operator: LinearOperator) -> tuple[LinearOperator, ...]:
+    return operator.terms if isinstance(operator, Sum) else (operator,)
+
+
+def _unscaled(operator: LinearOperator, real_only: bool) -> tuple[Any, LinearOperator]:
+    if not isinstance(operator, Scaled):
+        return None, operator
+    if real_only and not isinstance(operator.scalar, (int, float)):
+        return None, operator
+    return operator.scalar, operator.base
+
+
+def _scalar_product(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    return a if b is None else a * b
+
+
+def _meet(
+    outer: LinearOperator, inner: LinearOperator
+) -> tuple[LinearOperator, LinearOperator, list[LinearOperator]]:
+    if outer.domain.is_complex != inner.codomain.is_complex:
+        if outer.domain.is_complex:
+            inner = complexify(inner)
+        else:
+            outer = complexify(outer)
+    if outer.domain.dtype == inner.codomain.dtype:
+        return outer, inner, []
+    return outer, inner, [Cast(inner.codomain, inner.codomain.with_dtype(outer.domain.dtype))]
+
+
+def _same_precision(a: LinearOperator, b: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
+    def fitted(operator: LinearOperator, domain: AnySpace, codomain: AnySpace) -> LinearOperator:
+        terms = [operator]
+        if operator.codomain.dtype != codomain.dtype:
+            terms.insert(0, Cast(operator.codomain, operator.codomain.with_dtype(codomain.dtype)))
+        if operator.domain.dtype != domain.dtype:
+            terms.append(Cast(operator.domain.with_dtype(domain.dtype), operator.domain))
+        return flat_product(terms)
+
+    def wider(x: AnySpace, y: AnySpace) -> AnySpace:
+        return x if np.result_type(x.dtype, y.dtype) == x.dtype else y
+
+    if a.domain.dtype == b.domain.dtype and a.codomain.dtype == b.codomain.dtype:
+        return a, b
+    domain, codomain = wider(a.domain, b.domain), wider(a.codomain, b.codomain)
+    return fitted(a, domain, codomain), fitted(b, domain, codomain)
+
+
+def _is_foreign(value: Any) -> bool:
+    return (
+        not isinstance(value, Operator)
+        and not arrays.is_array(value)
+        and hasattr(value, "matvec")
+        and hasattr(value, "shape")
+        and hasattr(value, "dtype")
+    )
+
+
+def _axis_hint(a: AnySpace, b: AnySpace) -> str:
+    if len(a.members) != 1 or len(b.members) != 1:
+        return ""
+    x, y = a.members[0], b.members[0]
+    if x.ndim != y.ndim:
+        return f": {x.ndim} axes against {y.ndim}"
+    names = x.axes or tuple(f"axis {i}" for i in range(x.ndim))
+    differ = [names[i] for i in range(x.ndim) if x.shape[i] != y.shape[i]]
+    return f": they differ along {', '.join(differ)}" if differ else ""

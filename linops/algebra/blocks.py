@@ -1,0 +1,206 @@
+"""Blocks: an operator on a range of one axis, and the default that serves every operator.
+
+The default extends the input range by zeros, applies the whole operator and crops: right for
+every rule, and priced as such. Leaves that can do better override `_block`; nodes cut their
+parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from linops.algebra.relations import positions
+from linops.elementary.windows import Crop, Cut, Pad, PlaneWindow, resized
+from linops.errors import ShapeError
+from linops.operator import LinearOperator, Operator
+from linops.rule import Member, Relation, Rule
+from linops.space import AnySpace
+
+__all__ = ["axis_name", "block", "crop_outputs", "extent", "extent_of", "weakened"]
+
+
+def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bool) -> Operator:
+    """`operator.block(axis, start, stop, padded)`."""
+    name = axis_name(operator, axis)
+    rule = operator.rule
+    relation = rule.relation(name)
+    if relation is Relation.WHOLE:
+        raise ShapeError(f"{operator.name} must not be split along {name!r}: its rule is '{rule}'")
+    n = extent(operator, name)
+    start, stop = start.__index__(), stop.__index__()
+    if stop < start or (not padded and not 0 <= start <= stop <= n):
+        raise ShapeError(
+            f"{operator.name}: planes {start} to {stop} are no range of the {n} planes of axis "
+            f"{name!r}; only padded blocks may reach past the ends"
+        )
+    if not padded and start == 0 and stop == n:
+        return operator
+    own = operator._block(name, start, stop, padded)
+    if own is not None:
+        return own
+    if not isinstance(operator, LinearOperator):
+        raise ShapeError(f"{operator.name} has no block along {name!r}: it is not linear")
+    return _default(operator, name, start, stop, padded)
+
+
+def axis_name(operator: Operator, axis: str | int) -> str:
+    """The rule's name of an axis given by its name there, by its name in a space, or by number.
+
+    Raises
+    ------
+    ShapeError
+        Listing the axes that there are.
+    """
+    rule = operator.rule
+    sides = ((rule.codomain, operator.codomain), (rule.domain, operator.domain))
+    if isinstance(axis, str):
+        if axis in rule.names:
+            return axis
+        for members, space in sides:
+            for row, member in zip(members, space.members, strict=True):
+                if member.axes and axis in member.axes:
+                    return row[member.axes.index(axis)].name
+        raise ShapeError(
+            f"{operator.name} has no axis {axis!r}; its rule is '{rule}', with the axes "
+            + ", ".join(rule.names)
+        )
+    for members, _ in sides:
+        row = members[0]
+        if len(members) == 1 and row:
+            if -len(row) <= axis < len(row):
+                return row[axis].name
+            break
+    raise ShapeError(
+        f"{operator.name} has no axis number {axis}; name one of {', '.join(rule.names)}"
+    )
+
+
+def extent(operator: Operator, name: str) -> int:
+    """Planes that a block of the axis counts: outputs, or inputs where it is contracted."""
+    rule = operator.rule
+    if rule.relation(name) is Relation.CONTRACTED:
+        return extent_of(operator.domain, rule.domain, name)
+    return extent_of(operator.codomain, rule.codomain, name)
+
+
+def extent_of(space: AnySpace, members: tuple[Member, ...], name: str) -> int:
+    """The extent of a named axis of a space."""
+    m, p = positions(members, name)[0]
+    return space.members[m].shape[p]
+
+
+def crop_outputs(
+    operator: LinearOperator, rule: Rule, name: str, start: int, stop: int
+) -> LinearOperator:
+    """Planes `start` to `stop` of an operator's output, the axis named as in `rule`."""
+    from linops.algebra.arithmetic import flat_product
+
+    crop = Crop.along(operator.codomain, positions(rule.codomain, name), start, stop)
+    return flat_product([crop, operator])
+
+
+def weakened(
+    term: LinearOperator,
+    name: str,
+    start: int,
+    stop: int,
+    padded: bool,
+    relation: Relation,
+    halo: int,
+) -> LinearOperator | None:
+    """A term's block read by a weaker relation of the sum or stack it stands in.
+
+    Aligned may be read as produced (the input is restricted) or contracted (the output is
+    extended); a smaller halo is cut out of a larger one.
+    """
+    from linops.algebra.arithmetic import flat_product
+
+    own, rule = term.rule.relation(name), term.rule
+    inner = term.block(name, start, stop, padded)
+    assert isinstance(inner, LinearOperator)
+    cuts = positions(rule.domain, name)
+    parts: list[LinearOperator] = [inner]
+    if relation is Relation.CONTRACTED and own is Relation.ALIGNED:
+        out = positions(rule.codomain, name)
+        parts.insert(0, _extend(term.codomain, out, start, stop, padded))
+    if relation is Relation.PRODUCED:
+        if own is Relation.ALIGNED:
+            lo, hi = term._input_range(name, start, stop)
+            parts.append(_restrict(term.domain, cuts, lo, hi, padded))
+    elif own is Relation.ALIGNED and term._input_range(name, start, stop) != (
+        start - rule.halo(name),
+        stop + rule.halo(name),
+    ):
+        return None
+    else:
+        lo, hi = start - rule.halo(name), stop + rule.halo(name)
+        wide = (start - halo, stop + halo)
+        if not padded:
+            n = extent_of(term.domain, rule.domain, name)
+            lo, hi = _clipped(lo, hi, n)
+            wide = _clipped(*wide, n)
+        if (lo, hi) != wide:
+            larger = resized(term.domain, cuts, wide[1] - wide[0])
+            parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0]))
+    return flat_product(parts)
+
+
+def _default(
+    operator: LinearOperator, name: str, start: int, stop: int, padded: bool
+) -> LinearOperator:
+    from linops.algebra.arithmetic import flat_product
+
+    rule = operator.rule
+    relation = rule.relation(name)
+    parts: list[LinearOperator] = [operator]
+    if relation in (Relation.ALIGNED, Relation.PRODUCED):
+        cuts = positions(rule.codomain, name)
+        parts.insert(0, _restrict(operator.codomain, cuts, start, stop, padded))
+    if relation is Relation.ALIGNED:
+        lo, hi = operator._input_range(name, start, stop)
+    else:
+        lo, hi = start - rule.halo(name), stop + rule.halo(name)
+    if relation in (Relation.ALIGNED, Relation.CONTRACTED):
+        cuts = positions(rule.domain, name)
+        n = extent_of(operator.domain, rule.domain, name)
+        if rule.periodic(name):
+            small = resized(operator.domain, cuts, hi - lo)
+            parts.append(PlaneWindow(small, operator.domain, cuts, -lo, wrap=n))
+        elif padded and relation is Relation.CONTRACTED:
+            parts.append(_own_planes(operator.domain, cuts, start, stop, rule.halo(name)))
+        else:
+            parts.append(_extend(operator.domain, cuts, lo, hi, padded))
+    return flat_product(parts)
+
+
+def _own_planes(
+    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, halo: int
+) -> LinearOperator:
+    small = resized(space, cuts, stop - start + 2 * halo)
+    return PlaneWindow(small, space, cuts, halo - start)
+
+
+def _extend(
+    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, padded: bool
+) -> LinearOperator:
+    """From a range of planes into `space`."""
+    if padded:
+        return PlaneWindow(resized(space, cuts, stop - start), space, cuts, -start)
+    n = space.members[cuts[0][0]].shape[cuts[0][1]]
+    return Pad.along(space, cuts, *_clipped(start, stop, n))
+
+
+def _restrict(
+    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, padded: bool
+) -> LinearOperator:
+    """From `space` to a range of its planes."""
+    if padded:
+        return PlaneWindow(space, resized(space, cuts, stop - start), cuts, start)
+    n = space.members[cuts[0][0]].shape[cuts[0][1]]
+    return Crop.along(space, cuts, *_clipped(start, stop, n))
+
+
+def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
+    first = min(max(start, 0), n)
+    return first, max(min(stop, n), first)

@@ -1,0 +1,135 @@
+"""Operators from a pair of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from linops.elementary.windows import _cuts_named, resized
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Rule
+from linops.space import AnySpace
+
+__all__ = ["FunctionOperator", "from_functions"]
+
+
+def from_functions(
+    apply: Callable[[Any], Any],
+    adjoint: Callable[[Any], Any] | None = None,
+    *,
+    domain: AnySpace,
+    codomain: AnySpace | None = None,
+    rule: str | Rule | None = None,
+    precision: str | Precision | None = None,
+    name: str | None = None,
+    tags: Iterable[str] = (),
+    batched: bool = False,
+    blockwise: bool = False,
+    adjoint_kind: str = "exact",
+) -> LinearOperator:
+    """A linear operator from the function that applies it and the one that applies its adjoint.
+
+    Parameters
+    ----------
+    apply, adjoint
+        From an element of the domain to one of the codomain, and back.
+    domain, codomain
+        The codomain is the domain where it is not given.
+    rule, precision, name, tags
+        As for `LinearOperator`.
+    batched
+        Whether the functions take leading batch axes; else batches are looped over.
+    blockwise
+        Whether the functions serve any extent of aligned axes without halo, so that blocks
+        call them directly.
+    adjoint_kind
+        `"exact"`, or `"approximate"` for an unmatched pair: a tag then says so.
+
+    Raises
+    ------
+    TypeError
+        Without an adjoint: it is not guessed.
+    """
+    if adjoint is None:
+        raise TypeError(
+            "from_functions takes the adjoint as its second argument: "
+            "from_functions(apply, adjoint, domain=...). A self-adjoint operator passes apply twice"
+        )
+    if adjoint_kind not in ("exact", "approximate"):
+        raise ValueError(f"adjoint_kind is 'exact' or 'approximate', got {adjoint_kind!r}")
+    known = set(tags)
+    if adjoint_kind == "approximate":
+        known.add("approximate_adjoint")
+    return FunctionOperator(
+        apply,
+        adjoint,
+        domain,
+        domain if codomain is None else codomain,
+        rule,
+        precision,
+        name or getattr(apply, "__name__", None),
+        known,
+        batched,
+        blockwise,
+    )
+
+
+class FunctionOperator(LinearOperator):
+    """What `from_functions` gives."""
+
+    def __init__(
+        self,
+        apply: Callable[[Any], Any],
+        adjoint: Callable[[Any], Any],
+        domain: AnySpace,
+        codomain: AnySpace,
+        rule: str | Rule | None,
+        precision: str | Precision | None,
+        name: str | None,
+        tags: Iterable[str],
+        batched: bool,
+        blockwise: bool,
+    ) -> None:
+        super().__init__(domain, codomain, rule, precision=precision, name=name, tags=tags)
+        self.apply, self.adjoint = apply, adjoint
+        self.batched = batched
+        self._blockwise = blockwise
+
+    def _apply(self, x: Any) -> Any:
+        return self.apply(x)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return self.adjoint(y)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        aligned = self.rule.relation(axis) == "aligned"
+        if padded or not self._blockwise or not aligned or self.rule.halo(axis):
+            return None
+        right = replace(self.rule, domain=self.rule.codomain)
+        return FunctionOperator(
+            self.apply,
+            self.adjoint,
+            resized(self.domain, _cuts_named(self.rule, axis), stop - start),
+            resized(self.codomain, _cuts_named(right, axis), stop - start),
+            self.rule,
+            self._precision,
+            self.name,
+            self._declared_tags,
+            self.batched,
+            True,
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        for function in (self.apply, self.adjoint):
+            if "<lambda>" in getattr(function, "__qualname__", "") or "<locals>" in getattr(
+                function, "__qualname__", ""
+            ):
+                import pickle
+
+                raise pickle.PicklingError(
+                    f"{self.name} holds the function {function.__qualname__}, which pickle cannot "
+                    "find again; move it to module level"
+                )
+        return super().__reduce_ex__(protocol)

@@ -1,0 +1,169 @@
+"""The composition of operators: one flat node, whatever the order in which it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from linops.algebra.relations import product_links, product_rule
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Relation, Rule
+
+__all__ = ["Product"]
+
+_SPREADING = ("unitary", "nonnegative", "diagonal")
+
+
+class Product(LinearOperator):
+    """`terms[0] @ terms[1] @ ...`; the last term is applied first.
+
+    Spaces of neighbours are equal up to names and spacing; `linops.algebra.arithmetic` sees to
+    that.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, terms: Sequence[LinearOperator], tags: Sequence[str] = ()) -> None:
+        super().__init__(terms[-1].domain, terms[0].codomain, name="Product", tags=tags)
+        self.terms = tuple(terms)
+
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return all(term._aliases for term in self.terms)
+
+    @cached_property
+    def _chain(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple(term._forward for term in reversed(self.terms))
+
+    @cached_property
+    def _adjoint_chain(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple(term._backward for term in self.terms)
+
+    def _apply(self, x: Any) -> Any:
+        for function in self._chain:
+            x = function(x)
+        return x
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        for function in self._adjoint_chain:
+            y = function(y)
+        return y
+
+    def _make_adjoint(self) -> LinearOperator:
+        if "self_adjoint" in self.tags:
+            return self
+        return Product([term.H for term in reversed(self.terms)])
+
+    def _make_conjugate(self) -> LinearOperator:
+        return Product([term.conj() for term in self.terms])
+
+    def _complexified(self) -> LinearOperator | None:
+        if "real_linear" in self.tags:
+            return None
+        from linops.algebra.complexify import complexify
+
+        return Product([complexify(term) for term in self.terms])
+
+    def _derive_rule(self) -> Rule:
+        return product_rule([term.rule for term in self.terms])
+
+    def _derive_tags(self) -> frozenset[str]:
+        every = frozenset.intersection(*(term.tags for term in self.terms))
+        tags = {tag for tag in _SPREADING if tag in every}
+        for tag in ("real_linear", "approximate_adjoint"):
+            if any(tag in term.tags for term in self.terms):
+                tags.add(tag)
+        return frozenset(tags)
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(term.precision for term in self.terms)
+
+    def _diagonal(self) -> Array | None:
+        if not all("diagonal" in term.tags for term in self.terms):
+            return None
+        found = [term._diagonal() for term in self.terms]
+        if any(part is None or isinstance(part, tuple) for part in found):
+            return None
+        out = found[0]
+        for part in found[1:]:
+            out = out * part
+        return out
+
+    def _gram_diagonal(self, weights: Array | None) -> Array | None:
+        outer, rest = self.terms[0], self.terms[1:]
+        if "diagonal" not in outer.tags or outer.domain.shape != outer.codomain.shape:
+            return None
+        d = outer._diagonal()
+        if d is None or isinstance(d, tuple):
+            return None
+        square = abs(d) ** 2 if weights is None else abs(d) ** 2 * weights
+        return (rest[0] if len(rest) == 1 else Product(rest))._gram_diagonal(square)
+
+    def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
+        inner = self.terms[-1].columns(index, axes)
+        return Product([*self.terms[:-1], inner])
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        from linops.algebra.blocks import extent_of
+
+        rules = [term.rule for term in self.terms]
+        links = product_links(rules)
+        link = next(
+            (
+                found
+                for found in links
+                if found.relation is self.rule.relation(axis)
+                and _overall_name(self.rule, rules, found) == axis
+            ),
+            None,
+        )
+        if link is None or link.periodic:
+            return None
+        terms = list(self.terms)
+        if link.relation is Relation.CONTRACTED:
+            for k in range(link.last, link.first, -1):
+                lo, _ = terms[k]._input_range(str(link.names[k]), 0, 0)
+                halo = rules[k].halo(str(link.names[k]))
+                start, stop = start - (lo + halo), stop - (lo + halo)
+        for k in range(link.first, link.last + 1):
+            term, name = self.terms[k], str(link.names[k])
+            block = term.block(name, start, stop, padded)
+            assert isinstance(block, LinearOperator)
+            terms[k] = block
+            if k == link.last:
+                break
+            if rules[k].relation(name) is Relation.ALIGNED:
+                start, stop = term._input_range(name, start, stop)
+            else:
+                halo = rules[k].halo(name)
+                start, stop = start - halo, stop + halo
+            if not padded:
+                n = extent_of(term.domain, rules[k].domain, name)
+                start = min(max(start, 0), n)
+                stop = max(min(stop, n), start)
+        from linops.algebra.arithmetic import flat_product
+
+        return flat_product(terms)
+
+    def _cost(self) -> Cost:
+        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+
+
+def _overall_name(rule: Rule, rules: Sequence[Rule], link: Any) -> str | None:
+    """What the product calls the axis that a link follows."""
+    side, inner = (
+        (rule.codomain, rules[0].codomain)
+        if link.relation is Relation.PRODUCED
+        else (rule.domain, rules[-1].domain)
+    )
+    name = link.names[0] if link.relation is Relation.PRODUCED else link.names[-1]
+    for own, theirs in zip(side, inner, strict=True):
+        for a, b in zip(own, theirs, strict=True):
+            if b.name == name:
+                return a.name
+    return None

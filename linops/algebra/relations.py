@@ -1,0 +1,220 @@
+"""How the rules of parts become the rule of a composition.
+
+Names belong to one rule; two operators match their axes by position. Along a product an axis
+stays aligned only where it is aligned through every factor, and halos add. In a sum or stack each
+pair of axes takes the weakest relation of the terms, which is always legal: an aligned axis can be
+read as produced (restrict the input) or as contracted (extend the output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from linops.rule import Axis, Member, Relation, Rule
+from linops.space import AnySpace
+
+__all__ = ["Link", "Position", "product_links", "product_rule", "stack_rule", "sum_rule"]
+
+Position = tuple[int, int]
+"""Member of a space, and axis within it."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One axis followed through the factors of a product, outermost first.
+
+    `names` holds what each factor calls it, None where the factor does not see it; `first` and
+    `last` are the outermost and the innermost factor that do.
+    """
+
+    names: tuple[str | None, ...]
+    relation: Relation
+    halo: int
+    periodic: bool
+    first: int
+    last: int
+
+
+def positions(members: tuple[Member, ...], name: str) -> tuple[Position, ...]:
+    """Where the axis of that name stands on one side of a rule."""
+    return tuple(
+        (m, p)
+        for m, member in enumerate(members)
+        for p, axis in enumerate(member)
+        if axis.name == name
+    )
+
+
+def product_links(rules: Sequence[Rule]) -> list[Link]:
+    """The axes of a product of operators with these rules, outermost first."""
+    parent: dict[tuple[int, str], tuple[int, str]] = {
+        (k, name): (k, name) for k, rule in enumerate(rules) for name in rule.names
+    }
+
+    def root(node: tuple[int, str]) -> tuple[int, str]:
+        while parent[node] != node:
+            node = parent[node]
+        return node
+
+    for k in range(len(rules) - 1):
+        for outer, inner in zip(rules[k].domain, rules[k + 1].codomain, strict=True):
+            for a, b in zip(outer, inner, strict=True):
+                parent[root((k, a.name))] = root((k + 1, b.name))
+    groups: dict[tuple[int, str], list[tuple[int, str]]] = {}
+    for node in parent:
+        groups.setdefault(root(node), []).append(node)
+    return [_link(rules, group) for group in groups.values()]
+
+
+def product_rule(rules: Sequence[Rule]) -> Rule:
+    """The rule of a product, outermost factor first."""
+    links = product_links(rules)
+    last = len(rules) - 1
+    found = {
+        (k, name): link
+        for link in links
+        for k, name in enumerate(link.names)
+        if name is not None and link.relation is not Relation.WHOLE
+    }
+    taken = {axis.name for member in rules[last].domain for axis in member}
+    renamed: dict[str, str] = {}
+
+    def left(axis: Axis) -> Axis:
+        link = found.get((last, axis.name))
+        if link is None:
+            return Axis(axis.name, splits=False)
+        return Axis(axis.name, link.halo, link.periodic)
+
+    def right(axis: Axis) -> Axis:
+        link = found.get((0, axis.name))
+        if link is not None and link.relation is Relation.ALIGNED:
+            return Axis(str(link.names[last]))
+        if axis.name not in renamed:
+            renamed[axis.name] = fresh_name(axis.name, taken)
+        return Axis(renamed[axis.name], splits=link is not None)
+
+    return Rule(
+        tuple(tuple(map(left, member)) for member in rules[last].domain),
+        tuple(tuple(map(right, member)) for member in rules[0].codomain),
+    )
+
+
+def sum_rule(rules: Sequence[Rule]) -> Rule:
+    """The rule of a sum of operators between the same spaces."""
+    first = rules[0]
+    taken: set[str] = set()
+    names: dict[tuple[tuple[str, ...], bool], str] = {}
+
+    def key(side: str, m: int, p: int) -> tuple[str, ...]:
+        return tuple(getattr(rule, side)[m][p].name for rule in rules)
+
+    left = {key("domain", m, p) for m, row in enumerate(first.domain) for p in range(len(row))}
+    right = {key("codomain", m, p) for m, row in enumerate(first.codomain) for p in range(len(row))}
+
+    def axis(side: str, m: int, p: int) -> Axis:
+        group = key(side, m, p)
+        aligned = group in left and group in right
+        relations = {rule.relation(name) for rule, name in zip(rules, group, strict=True)}
+        legal = {Relation.ALIGNED} if aligned else {Relation.ALIGNED, _ONE_SIDED[side]}
+        halos = [rule.halo(name) for rule, name in zip(rules, group, strict=True)]
+        wraps = [
+            rule.periodic(name) for rule, name, h in zip(rules, group, halos, strict=True) if h
+        ]
+        splits = relations <= legal and len(set(wraps)) <= 1
+        slot = (group, aligned or side == "codomain")
+        if slot not in names:
+            names[slot] = fresh_name(group[0], taken)
+        if side == "codomain" or not splits:
+            return Axis(names[slot], splits=splits)
+        return Axis(names[slot], max(halos), any(wraps))
+
+    domain = tuple(
+        tuple(axis("domain", m, p) for p in range(len(row))) for m, row in enumerate(first.domain)
+    )
+    codomain = tuple(
+        tuple(axis("codomain", m, p) for p in range(len(row)))
+        for m, row in enumerate(first.codomain)
+    )
+    return Rule(domain, codomain)
+
+
+def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
+    """The rule of operators with one domain whose outputs stand side by side."""
+    first = rules[0]
+    taken: set[str] = set()
+    domain: list[Member] = []
+    joined: dict[tuple[int, str], str] = {}
+    for m, row in enumerate(first.domain):
+        member = []
+        for p in range(len(row)):
+            group = [rule.domain[m][p].name for rule in rules]
+            relations = {rule.relation(name) for rule, name in zip(rules, group, strict=True)}
+            halos = [rule.halo(name) for rule, name in zip(rules, group, strict=True)]
+            wraps = {r.periodic(n) for r, n, h in zip(rules, group, halos, strict=True) if h}
+            splits = relations <= {Relation.ALIGNED, Relation.CONTRACTED} and len(wraps) <= 1
+            known = [joined[k, n] for k, n in enumerate(group) if (k, n) in joined]
+            name = known[0] if known else fresh_name(group[0], taken)
+            if relations == {Relation.ALIGNED} and splits:
+                joined.update({(k, n): name for k, n in enumerate(group)})
+            member.append(
+                Axis(name, max(halos), any(wraps)) if splits else Axis(name, splits=False)
+            )
+        domain.append(tuple(member))
+    codomain: list[Member] = []
+    extents: dict[str, int] = {}
+    produced: dict[tuple[int, str], str] = {}
+    for k, (rule, space) in enumerate(zip(rules, codomains, strict=True)):
+        for row, target in zip(rule.codomain, space.members, strict=True):
+            member = []
+            for axis, extent in zip(row, target.shape, strict=True):
+                if (k, axis.name) in joined:
+                    member.append(Axis(joined[k, axis.name]))
+                    continue
+                if (k, axis.name) not in produced:
+                    shared = extents.get(axis.name) == extent and axis.splits
+                    name = axis.name if shared else fresh_name(axis.name, taken)
+                    produced[k, axis.name] = name
+                    extents.setdefault(name, extent)
+                legal = (Relation.PRODUCED, Relation.ALIGNED)
+                member.append(
+                    Axis(produced[k, axis.name], splits=rule.relation(axis.name) in legal)
+                )
+            codomain.append(tuple(member))
+    return Rule(tuple(domain), tuple(codomain))
+
+
+def fresh_name(name: str, taken: set[str]) -> str:
+    """`name`, with the smallest number from 2 behind it that makes it new; it is then taken."""
+    stem, number, candidate = name.rstrip("0123456789") or name, 2, name
+    while candidate in taken:
+        candidate = f"{stem}{number}"
+        number += 1
+    taken.add(candidate)
+    return candidate
+
+
+_ONE_SIDED = {"domain": Relation.CONTRACTED, "codomain": Relation.PRODUCED}
+
+
+def _link(rules: Sequence[Rule], group: list[tuple[int, str]]) -> Link:
+    terms = sorted({k for k, _ in group})
+    first, last = terms[0], terms[-1]
+    names: list[str | None] = [None] * len(rules)
+    for k, name in group:
+        names[k] = name
+    relations = [rules[k].relation(name) for k, name in group]
+    halos = [(rules[k].halo(n), rules[k].periodic(n)) for k, n in group if rules[k].halo(n)]
+    wraps = {periodic for _, periodic in halos}
+    if len(terms) < len(group) or Relation.WHOLE in relations or len(wraps) > 1:
+        return Link(tuple(names), Relation.WHOLE, 0, False, first, last)
+    right = first == 0 and bool(positions(rules[0].codomain, str(names[0])))
+    left = last == len(rules) - 1 and bool(positions(rules[last].domain, str(names[last])))
+    if right and left:
+        relation = Relation.ALIGNED
+    elif right:
+        relation = Relation.PRODUCED
+    else:
+        relation = Relation.CONTRACTED
+    halo = sum(h for h, _ in halos) if left else 0
+    return Link(tuple(names), relation, halo, left and True in wraps, first, last)

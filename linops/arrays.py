@@ -1,0 +1,394 @@
+"""Arrays of any namespace: the one room that knows NumPy, JAX and torch apart.
+
+Everything else in the library asks here for the namespace of an array, for a dtype in
+NumPy's terms, for conversion between libraries, and for the few operations that the
+array-API standard lacks. JAX and torch are never imported, only recognised.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from linops.errors import DTypeError
+
+__all__ = [
+    "Array",
+    "cast",
+    "combine",
+    "convert",
+    "dtype_of",
+    "gather_planes",
+    "is_array",
+    "is_jax",
+    "is_numpy",
+    "is_torch",
+    "is_traced",
+    "loop",
+    "namespace",
+    "narrow",
+    "ones",
+    "requires_gradient",
+    "resident",
+    "scatter_add",
+    "snapshot",
+    "take_last",
+    "to_numpy",
+    "widen",
+    "zeros",
+]
+
+Array = Any
+"""An array of any array-API namespace; no common type exists to name."""
+
+
+# --- recognising -----------------------------------------------------------------------
+
+
+def is_numpy(x: object) -> bool:
+    """Whether `x` is a NumPy array (0-d scalars of NumPy included)."""
+    return isinstance(x, (np.ndarray, np.generic))
+
+
+def is_torch(x: object) -> bool:
+    """Whether `x` is a torch tensor; torch is not imported."""
+    return "torch" in sys.modules and array_api_compat.is_torch_array(x)
+
+
+def is_jax(x: object) -> bool:
+    """Whether `x` is a JAX array or tracer; JAX is not imported."""
+    return "jax" in sys.modules and array_api_compat.is_jax_array(x)
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of some array-API namespace."""
+    return (
+        isinstance(x, np.ndarray)
+        or hasattr(type(x), "__array_namespace__")
+        or is_torch(x)
+        or is_jax(x)
+    )
+
+
+def is_traced(x: object) -> bool:
+    """Whether `x` is a JAX tracer, whose values are not known."""
+    return is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+
+
+def requires_gradient(x: object) -> bool:
+    """Whether a derivative is being recorded through `x` (JAX tracer or torch leaf)."""
+    return is_traced(x) or (is_torch(x) and bool(getattr(x, "requires_grad", False)))
+
+
+def namespace(*arrays: Array) -> Any:
+    """The array-API namespace of the arrays.
+
+    Raises
+    ------
+    DTypeError
+        For no array at all, for lists, and for arrays of two libraries.
+    """
+    first = arrays[0]
+    if type(first) is np.ndarray and all(type(x) is np.ndarray for x in arrays[1:]):
+        return _numpy_namespace()
+    try:
+        return array_api_compat.array_namespace(*arrays)
+    except TypeError as error:
+        kinds = ", ".join(sorted({f"{type(x).__module__}.{type(x).__name__}" for x in arrays}))
+        raise DTypeError(
+            f"expected arrays of one namespace (NumPy, JAX, torch, ...), got {kinds}; "
+            "convert them first, e.g. with numpy.asarray"
+        ) from error
+
+
+def dtype_of(x: Array) -> np.dtype:
+    """The dtype of `x` as a NumPy dtype.
+
+    bfloat16, which NumPy lacks, is reported as float16: another half precision.
+    """
+    dtype = x.dtype
+    if type(dtype) is np.dtype or isinstance(dtype, np.dtype):
+        return np.dtype("float16") if dtype.name == "bfloat16" else dtype
+    name = str(dtype).rsplit(".", 1)[-1]
+    return np.dtype("float16" if name == "bfloat16" else name)
+
+
+# --- converting ------------------------------------------------------------------------
+
+
+def cast(x: Array, dtype: np.dtype) -> Array:
+    """`x` in another dtype (in NumPy's terms), itself where it has it already.
+
+    Raises
+    ------
+    DTypeError
+        Where the namespace would quietly give less: 64-bit numbers in JAX without x64.
+    """
+    if type(x) is np.ndarray:
+        return x if x.dtype is dtype else x.astype(dtype, copy=False)
+    xp = namespace(x)
+    if is_jax(x):
+        _refuse_missing_x64(dtype)
+        return x if x.dtype == dtype else x.astype(dtype)
+    target = getattr(xp, dtype.name)
+    return x if x.dtype == target else xp.astype(x, target)
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """`x` as a NumPy array, sharing memory where the library allows it.
+
+    JAX arrays come back read-only. Tensors on an accelerator are copied to the host.
+
+    Raises
+    ------
+    DTypeError
+        For a JAX tracer: its values do not exist yet.
+    """
+    if isinstance(x, np.ndarray):
+        return x
+    if is_traced(x):
+        raise DTypeError(
+            "a traced JAX array has no values to hand to NumPy; this step runs compiled host "
+            "code: move it out of jit, grad or vmap"
+        )
+    if is_torch(x):
+        return np.asarray(x.detach().resolve_conj().resolve_neg().cpu().numpy())
+    if is_jax(x):
+        return np.asarray(x)
+    try:
+        return np.from_dlpack(x)
+    except (TypeError, AttributeError, BufferError, RuntimeError):
+        return np.asarray(x)
+
+
+def convert(x: Array, like: Array) -> Array:
+    """`x` in the namespace and on the device of `like`; the gateway between libraries.
+
+    NumPy and torch share memory; JAX gets and gives copies wherever a later write could
+    reach an array that JAX believes immutable. The dtype is kept.
+
+    Raises
+    ------
+    DTypeError
+        For 64-bit numbers to JAX without x64, and for tracers that change library.
+    """
+    if type(x) is type(like) and not is_torch(x):
+        if is_numpy(x) or is_jax(x):
+            return x
+    if is_numpy(like):
+        return to_numpy(x)
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        if is_torch(x):
+            return x if x.device == like.device else x.to(like.device)
+        host = to_numpy(x)
+        if any(stride < 0 for stride in host.strides) or not host.flags.writeable or is_jax(x):
+            host = host.copy()
+        return torch.from_numpy(host).to(like.device)
+    if is_jax(like):
+        if is_jax(x):
+            return x
+        host = to_numpy(x)
+        _refuse_missing_x64(host.dtype)
+        # jnp.array copies: the caller may still write into its own memory.
+        return sys.modules["jax"].numpy.array(host, copy=True)
+    xp = namespace(like)
+    device = array_api_compat.device(like)
+    return xp.asarray(np.array(to_numpy(x)), device=device)
+
+
+def snapshot(x: Array) -> Array:
+    """A copy that the caller cannot change: NumPy arrays are copied and made read-only.
+
+    JAX arrays are immutable already. torch tensors are kept as they are, so that
+    gradients reach them.
+    """
+    if is_numpy(x):
+        copy = np.array(x, order="C", copy=True)
+        copy.setflags(write=False)
+        return copy
+    return x
+
+
+def resident(cache: dict[Any, Array], name: str, constant: Array, like: Array) -> Array:
+    """An operator's constant in the namespace and on the device of `like`, kept in `cache`.
+
+    A constant that is a tracer, or that requires a gradient, is used as it is.
+    """
+    if type(constant) is np.ndarray and type(like) is np.ndarray:
+        return constant
+    if requires_gradient(constant):
+        return constant
+    if is_jax(like):
+        if is_jax(constant):
+            return constant
+        key: Any = (name, "jax")
+    else:
+        key = (name, namespace(like).__name__, str(array_api_compat.device(like)))
+    found = cache.get(key)
+    if found is None:
+        if is_jax(like):
+            # Inside a trace the copy would be a tracer; a concrete one may be kept.
+            with sys.modules["jax"].ensure_compile_time_eval():
+                found = convert(constant, like)
+        else:
+            found = convert(constant, like)
+        cache[key] = found
+    return found
+
+
+# --- making ----------------------------------------------------------------------------
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype, like: Array | None = None) -> Array:
+    """Zeros in the namespace and on the device of `like` (NumPy by default)."""
+    return _full(shape, dtype, like, "zeros")
+
+
+def ones(shape: tuple[int, ...], dtype: np.dtype, like: Array | None = None) -> Array:
+    """Ones in the namespace and on the device of `like` (NumPy by default)."""
+    return _full(shape, dtype, like, "ones")
+
+
+def combine(real: Array, imaginary: Array) -> Array:
+    """`real + 1j * imaginary` in the complex dtype of the same precision."""
+    if is_torch(real):
+        return sys.modules["torch"].complex(real, imaginary)
+    dtype = np.dtype("complex128" if dtype_of(real).itemsize >= 8 else "complex64")
+    return cast(real, dtype) + cast(imaginary, dtype) * 1j
+
+
+# --- moving along axes -----------------------------------------------------------------
+
+
+def narrow(x: Array, axis: int, start: int, stop: int) -> Array:
+    """The planes `start` to `stop` along a negative `axis`; a view where the library has them."""
+    return x[(..., slice(start, stop)) + (slice(None),) * (-axis - 1)]
+
+
+def widen(x: Array, axis: int, before: int, after: int) -> Array:
+    """`x` with planes of zeros put before and after it along a negative `axis`."""
+    if before == 0 and after == 0:
+        return x
+    if type(x) is np.ndarray:
+        shape = list(x.shape)
+        shape[axis] += before + after
+        out = np.zeros(shape, x.dtype)
+        narrow(out, axis, before, before + x.shape[axis])[...] = x
+        return out
+    xp = namespace(x)
+    parts = []
+    for planes in (before, after):
+        shape = list(x.shape)
+        shape[axis] = planes
+        parts.append(zeros(tuple(shape), dtype_of(x), x))
+    return xp.concat([parts[0], x, parts[1]], axis=axis)
+
+
+def gather_planes(x: Array, axis: int, index: Array, valid: Array) -> Array:
+    """Planes `index` along a negative `axis`, zero where `valid` is false.
+
+    What stands in a plane that is not valid is selected away, never multiplied: NaN there
+    does not reach the result. `index` must be in range everywhere.
+    """
+    xp = namespace(x)
+    index, valid = convert(index, x), convert(valid, x)
+    planes = xp.take(x, index, axis=x.ndim + axis)
+    mask = xp.reshape(valid, (-1,) + (1,) * (-axis - 1))
+    return xp.where(mask, planes, zeros((), dtype_of(x), x))
+
+
+def take_last(x: Array, index: Array) -> Array:
+    """Entries `index` of the last axis, zero where the index is -1."""
+    if is_numpy(x):
+        index = to_numpy(index)
+        out = x[..., np.maximum(index, 0)]
+        out[..., index < 0] = 0
+        return out
+    xp = namespace(x)
+    index = convert(index, x)
+    inside = index >= 0
+    taken = xp.take(x, xp.where(inside, index, xp.zeros_like(index)), axis=x.ndim - 1)
+    return xp.where(inside, taken, zeros((), dtype_of(x), x))
+
+
+def scatter_add(values: Array, index: Array, size: int) -> Array:
+    """An array with last axis `size` into which `values` are added at `index`; -1 is inert."""
+    shape = (*values.shape[:-1], size)
+    if is_numpy(values):
+        out = np.zeros(shape, values.dtype)
+        index = to_numpy(index)
+        inside = index >= 0
+        if not inside.all():
+            values, index = values[..., inside], index[inside]
+        np.add.at(out, (..., index), values)
+        return out
+    out = zeros(shape, dtype_of(values), values)
+    if is_jax(values):
+        jnp = sys.modules["jax"].numpy
+        return out.at[..., jnp.where(index < 0, size, index)].add(values, mode="drop")
+    if is_torch(values):
+        index = convert(index, values)
+        kept = index >= 0
+        return out.index_add(out.ndim - 1, index[kept], values[..., kept])
+    return _scatter_rounds(values, to_numpy(index), size)
+
+
+def loop(count: int, body: Callable[[int, Any], Any], state: Any) -> Any:
+    """`state = body(i, state)` for i in range(count): compiled in JAX, else a Python loop."""
+    leaves = state if isinstance(state, (tuple, list)) else (state,)
+    if any(is_jax(leaf) for leaf in leaves):
+        return sys.modules["jax"].lax.fori_loop(0, count, body, state)
+    for i in range(count):
+        state = body(i, state)
+    return state
+
+
+# --- private ---------------------------------------------------------------------------
+
+
+@functools.cache
+def _numpy_namespace() -> Any:
+    # Imported on first use: it pulls in a third of a NumPy import again.
+    return importlib.import_module("array_api_compat.numpy")
+
+
+def _full(shape: tuple[int, ...], dtype: np.dtype, like: Array | None, maker: str) -> Array:
+    if like is None or isinstance(like, np.ndarray):
+        return getattr(np, maker)(shape, dtype)
+    xp = namespace(like)
+    if is_jax(like):
+        _refuse_missing_x64(dtype)
+        return getattr(sys.modules["jax"].numpy, maker)(shape, dtype)
+    device = array_api_compat.device(like)
+    return getattr(xp, maker)(shape, dtype=getattr(xp, dtype.name), device=device)
+
+
+def _refuse_missing_x64(dtype: np.dtype) -> None:
+    if dtype.name in ("float64", "complex128") and not sys.modules["jax"].config.jax_enable_x64:
+        raise DTypeError(
+            f"{dtype.name} is not available: JAX runs without x64 and would compute in half the "
+            "precision; call jax.config.update('jax_enable_x64', True) first, or use "
+            'precision="float32"'
+        )
+
+
+def _scatter_rounds(values: Array, index: np.ndarray, size: int) -> Array:
+    # The standard has no scatter: add one gather for each repetition of an index.
+    xp = namespace(values)
+    out = zeros((*values.shape[:-1], size), dtype_of(values), values)
+    left = np.flatnonzero(index >= 0)
+    while left.size:
+        _, first = np.unique(index[left], return_index=True)
+        now = left[first]
+        inverse = np.full(size, -1)
+        inverse[index[now]] = now
+        out = xp.add(out, take_last(values, inverse))
+        left = np.delete(left, first)
+    return out

@@ -1,0 +1,229 @@
+"""How arrays enter an operator and leave it: checked once, cast once, batch axes kept.
+
+`call` is what `A @ x` does. `guarded` wraps the two functions of a user's leaf, which see one
+element at a time and may return what they like, so that nodes can rely on shape and dtype.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import DTypeError, ShapeError
+from linops.precision import real_of
+from linops.space import AnySpace, ProductSpace, Space
+
+if TYPE_CHECKING:
+    from linops.operator import Operator
+
+__all__ = ["batch_shape", "call", "guarded"]
+
+
+def call(operator: Operator, x: Any) -> Any:
+    """`operator(x)`: `x` validated and cast to the domain, batch axes in front kept.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Before anything is computed, naming the operator, both shapes and the fix.
+    """
+    domain = operator.domain
+    if (
+        type(x) is np.ndarray
+        and isinstance(domain, Space)
+        and x.dtype is domain.dtype
+        and x.shape == domain.shape
+    ):
+        y = operator._forward(x)
+        return _unaliased(y, x) if operator._aliases else y
+    domain.check_shape(x, operator.name)
+    if isinstance(domain, ProductSpace):
+        x = tuple(x)
+    parts = x if isinstance(domain, ProductSpace) else (x,)
+    if any(arrays.dtype_of(part).kind == "c" for part in parts) and not all(
+        space.is_complex for space in domain.members if isinstance(space, Space)
+    ):
+        if not domain.is_complex:
+            return _call_on_complex(operator, x)
+    x = _each(lambda part, space: admit(operator, part, space), x, domain)
+    y = operator._forward(x)
+    return _unaliased(y, x) if operator._aliases else y
+
+
+def admit(operator: Operator, x: Array, space: Space) -> Array:
+    """`x` in the dtype of `space`; a higher precision is cast with one warning an operator."""
+    dtype = arrays.dtype_of(x)
+    if dtype == space.dtype:
+        return x if not arrays.is_numpy(x) else np.asarray(x)
+    if dtype.kind not in "biufc":
+        raise DTypeError(
+            f"{operator.name} takes numbers, got dtype {dtype}; convert them to {space.dtype}"
+        )
+    if dtype.kind == "c" and not space.is_complex:
+        raise DTypeError(
+            f"{operator.name} takes real values in one member of a product space, got {dtype}"
+        )
+    if dtype.kind in "fc" and real_of(dtype).itemsize > real_of(space.dtype).itemsize:
+        operator._warn_once(
+            f"{operator.name} works in {space.dtype}; its {dtype} input is cast (warned once). "
+            f'Build it with precision="float64", or cast the input yourself.'
+        )
+    return arrays.cast(x, space.dtype)
+
+
+def guarded(
+    hook: Callable[[Any], Any],
+    source: AnySpace,
+    target: AnySpace,
+    batched: bool,
+    owner: str,
+) -> Callable[[Any], Any]:
+    """`hook` with batches looped over and its result held to the declared space.
+
+    Parameters
+    ----------
+    hook
+        The leaf's `_apply` or `_apply_adjoint`.
+    source, target
+        The spaces that it maps between.
+    batched
+        Whether `hook` takes leading batch axes itself.
+    owner
+        Name for messages.
+    """
+    if isinstance(source, Space) and isinstance(target, Space):
+        n, shape, dtype = len(source.shape), target.shape, target.dtype
+
+        def run(x: Array) -> Array:
+            if x.ndim == n or batched:
+                y = hook(x)
+                if x.ndim == n and type(y) is np.ndarray and y.dtype is dtype and y.shape == shape:
+                    return y
+                return _held(y, target, tuple(x.shape)[: x.ndim - n], owner)
+            return _looped(hook, x, source, target, owner)
+
+        return run
+
+    def run_product(x: Any) -> Any:
+        batch = batch_shape(x, source)
+        if not batch or batched:
+            return _held(hook(x), target, batch, owner)
+        return _looped(hook, x, source, target, owner)
+
+    return run_product
+
+
+def batch_shape(x: Any, space: AnySpace) -> tuple[int, ...]:
+    """The leading batch axes of an element of `space`."""
+    part = x[0] if isinstance(space, ProductSpace) else x
+    return tuple(part.shape)[: part.ndim - space.members[0].ndim]
+
+
+def _each(function: Callable[[Array, Space], Array], x: Any, space: AnySpace) -> Any:
+    if isinstance(space, ProductSpace):
+        return tuple(function(part, member) for part, member in zip(x, space.spaces, strict=True))
+    return function(x, space)
+
+
+def _call_on_complex(operator: Operator, x: Any) -> Any:
+    if not operator.linear or "real_linear" in operator.tags:
+        raise DTypeError(
+            f"{operator.name} maps real values{' to complex ones' if operator.linear else ''}; it "
+            "has no complex extension with the same adjoint. Apply it to real and imaginary "
+            "part yourself if that is meant."
+        )
+    xp = arrays.namespace(*x) if isinstance(x, tuple) else arrays.namespace(x)
+
+    def part(function: str) -> Any:
+        def take(a: Array, _: Space) -> Array:
+            if arrays.dtype_of(a).kind == "c":
+                return getattr(xp, function)(a)
+            return a if function == "real" else xp.zeros_like(a)
+
+        return call(operator, _each(take, x, operator.domain))
+
+    real, imaginary = part("real"), part("imag")
+    if isinstance(operator.codomain, ProductSpace):
+        return tuple(arrays.combine(r, i) for r, i in zip(real, imaginary, strict=True))
+    return arrays.combine(real, imaginary)
+
+
+def _looped(
+    hook: Callable[[Any], Any], x: Any, source: AnySpace, target: AnySpace, owner: str
+) -> Any:
+    batch = batch_shape(x, source)
+    parts = x if isinstance(source, ProductSpace) else (x,)
+    xp = arrays.namespace(*parts)
+    flat = [
+        xp.reshape(part, (-1, *member.shape)) if part.size else part
+        for part, member in zip(parts, source.members, strict=True)
+    ]
+    count = int(np.prod(batch))
+    if count == 0:
+        empty = [
+            arrays.zeros((*batch, *member.shape), member.dtype, parts[0])
+            for member in target.members
+        ]
+        return tuple(empty) if isinstance(target, ProductSpace) else empty[0]
+    if any(part.size == 0 for part in parts):
+        flat = [
+            xp.reshape(part, (count, *member.shape))
+            for part, member in zip(parts, source.members, strict=True)
+        ]
+    results = []
+    for i in range(count):
+        element = tuple(part[i, ...] for part in flat)
+        y = hook(element if isinstance(source, ProductSpace) else element[0])
+        y = _held(y, target, (), owner)
+        results.append(y if isinstance(target, ProductSpace) else (y,))
+    stacked = [
+        xp.reshape(xp.stack([row[k] for row in results]), (*batch, *member.shape))
+        for k, member in enumerate(target.members)
+    ]
+    return tuple(stacked) if isinstance(target, ProductSpace) else stacked[0]
+
+
+def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
+    parts = y if isinstance(target, ProductSpace) else (y,)
+    if len(parts) != len(target.members):
+        raise ShapeError(f"{owner} returned {len(parts)} arrays; it declares {target}")
+    held = []
+    for part, space in zip(parts, target.members, strict=True):
+        if not arrays.is_array(part):
+            part = np.asarray(part)
+        if tuple(part.shape) != (*batch, *space.shape):
+            raise ShapeError(
+                f"{owner} returned shape {tuple(part.shape)}; it declares "
+                f"{space.describe_shape()}{f' after the batch axes {batch}' if batch else ''}"
+            )
+        dtype = arrays.dtype_of(part)
+        if dtype != space.dtype:
+            if dtype.kind == "c" and not space.is_complex:
+                part = arrays.namespace(part).real(part)
+            part = arrays.cast(part, space.dtype)
+        held.append(part)
+    return tuple(held) if isinstance(target, ProductSpace) else held[0]
+
+
+def _unaliased(y: Any, x: Any) -> Any:
+    sources = x if isinstance(x, tuple) else (x,)
+
+    def fresh(part: Array) -> Array:
+        if type(part) is np.ndarray:
+            shared = any(np.may_share_memory(part, s) for s in sources if arrays.is_numpy(s))
+            return part.copy() if shared else part
+        if arrays.is_torch(part):
+            return part.clone()
+        return part
+
+    return tuple(fresh(part) for part in y) if isinstance(y, tuple) else fresh(y)
+
+
+def warn(message: str) -> None:
+    """One `RuntimeWarning` that points at the caller outside the library."""
+    warnings.warn(message, RuntimeWarning, stacklevel=5)

@@ -1,0 +1,39 @@
+"""What one application of an operator costs: the figures that a planner adds up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linops.space import AnySpace
+
+__all__ = ["Cost"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations, and bytes read, written and held as workspace."""
+
+    flops: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    workspace: float = 0.0
+
+    @classmethod
+    def streaming(cls, domain: AnySpace, codomain: AnySpace, flops: float | None = None) -> Cost:
+        """The cost of reading the input once and writing the output once."""
+        read, written = bytes_of(domain), bytes_of(codomain)
+        return cls(float(codomain.size) if flops is None else flops, read, written, 0.0)
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both, one after the other: work adds, workspace is re-used."""
+        return Cost(
+            self.flops + other.flops,
+            self.read + other.read,
+            self.written + other.written,
+            max(self.workspace, other.workspace),
+        )
+
+
+def bytes_of(space: AnySpace) -> float:
+    """Bytes of one element."""
+    return float(sum(member.size * member.dtype.itemsize for member in space.members))

@@ -1,0 +1,207 @@
+"""The identity, the zero operator, and the change of precision."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from linops import arrays
+from linops.arrays import Array
+from linops.calling import batch_shape
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Axis, Rule
+from linops.space import AnySpace, ProductSpace
+
+__all__ = ["Cast", "Identity", "Zero"]
+
+
+class Identity(LinearOperator):
+    """`x` as it is.
+
+    Parameters
+    ----------
+    space
+        Domain and codomain.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    _aliases = True
+
+    def __init__(self, space: AnySpace) -> None:
+        super().__init__(
+            space,
+            space,
+            _window_rule(space, ()),
+            tags=("self_adjoint", "psd", "unitary", "diagonal", "nonnegative"),
+        )
+
+    def _apply(self, x: Any) -> Any:
+        return x
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return y
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return Identity(self.domain.complexified())
+
+    def _diagonal(self) -> Array:
+        return self.domain.ones()
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        return self.domain.ones() if weights is None else weights
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
+        cuts = _cuts_named(self.rule, axis)
+        m, p = cuts[0]
+        space = resized(self.domain, cuts, stop - start)
+        if padded:
+            return PlaneMask(space, cuts, -start, self.domain.members[m].shape[p] - start)
+        return Identity(space)
+
+    def _cost(self) -> Cost:
+        return Cost()
+
+
+class Zero(LinearOperator):
+    """The zero operator; its result is zero by definition, for NaN too.
+
+    Parameters
+    ----------
+    domain, codomain
+        The codomain is the domain where it is not given.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, domain: AnySpace, codomain: AnySpace | None = None) -> None:
+        target = domain if codomain is None else codomain
+        tags = {"nonnegative"}
+        if domain == target:
+            tags |= {"self_adjoint", "psd", "diagonal"}
+        super().__init__(domain, target, _zero_rule(domain, target), tags=tags)
+
+    def _apply(self, x: Any) -> Any:
+        return _zeros(x, self.domain, self.codomain)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return _zeros(y, self.codomain, self.domain)
+
+    def _make_adjoint(self) -> LinearOperator:
+        return self if "self_adjoint" in self.tags else Zero(self.codomain, self.domain)
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return Zero(self.domain.complexified(), self.codomain.complexified())
+
+    def _diagonal(self) -> Array | None:
+        return self.domain.zeros() if self.domain.shape == self.codomain.shape else None
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        return self.domain.zeros(weights)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
+        left = _cuts_named(self.rule, axis)
+        right = tuple(
+            (m, p)
+            for m, member in enumerate(self.rule.codomain)
+            for p, a in enumerate(member)
+            if a.name == axis
+        )
+        domain = resized(self.domain, left, stop - start)
+        codomain = resized(self.codomain, right, stop - start)
+        return Zero(domain, codomain)
+
+    def _cost(self) -> Cost:
+        return Cost(0.0, 0.0, Cost.streaming(self.domain, self.codomain).written)
+
+
+class Cast(LinearOperator):
+    """A change of precision; real stays real and complex stays complex.
+
+    Parameters
+    ----------
+    domain
+        What comes in.
+    codomain
+        A space of the same shape in another precision.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, domain: AnySpace, codomain: AnySpace) -> None:
+        if domain.shape != codomain.shape or [m.is_complex for m in domain.members] != [
+            m.is_complex for m in codomain.members
+        ]:
+            raise ShapeError(
+                f"Cast changes precision alone, not {domain} to {codomain}; real and complex meet "
+                "by complex extension"
+            )
+        super().__init__(domain, codomain, _window_rule(domain, ()))
+
+    def _apply(self, x: Any) -> Any:
+        return _cast(x, self.codomain)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return _cast(y, self.domain)
+
+    def _make_adjoint(self) -> LinearOperator:
+        return Cast(self.codomain, self.domain)
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return Cast(self.domain.complexified(), self.codomain.complexified())
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(
+            Precision.of_dtype(space.dtype) for space in (self.domain, self.codomain)
+        )
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        if padded:
+            return None
+        cuts = _cuts_named(self.rule, axis)
+        return Cast(
+            resized(self.domain, cuts, stop - start), resized(self.codomain, cuts, stop - start)
+        )
+
+
+def _zero_rule(domain: AnySpace, codomain: AnySpace) -> Rule:
+    left = _window_rule(domain, ()).domain
+    if domain.shape == codomain.shape:
+        return Rule(left, left)
+    taken = {axis.name for member in left for axis in member}
+    right = tuple(
+        tuple(Axis(axis.name if axis.name not in taken else f"{axis.name}_out") for axis in member)
+        for member in _window_rule(codomain, ()).domain
+    )
+    return Rule(left, right)
+
+
+def _zeros(x: Any, source: AnySpace, target: AnySpace) -> Any:
+    batch = batch_shape(x, source)
+    like = x[0] if isinstance(source, ProductSpace) else x
+    parts = tuple(
+        arrays.zeros((*batch, *member.shape), member.dtype, like) for member in target.members
+    )
+    return parts if isinstance(target, ProductSpace) else parts[0]
+
+
+def _cast(x: Any, target: AnySpace) -> Any:
+    if isinstance(target, ProductSpace):
+        return tuple(
+            arrays.cast(part, member.dtype) for part, member in zip(x, target.spaces, strict=True)
+        )
+    return arrays.cast(x, target.dtype)

@@ -1,0 +1,224 @@
+"""Entries picked by their positions: `Restriction` reads them, `Scatter` puts them back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _cuts_named, _numbered, axis_number, resized
+from linops.errors import DTypeError, ShapeError
+from linops.operator import LinearOperator
+from linops.rule import Axis, Member, Rule
+from linops.space import Space
+
+__all__ = ["Restriction", "Scatter", "indexed_axes"]
+
+
+class Scatter(LinearOperator):
+    """Values added into zeros at flat positions; the adjoint of `Restriction`.
+
+    Parameters
+    ----------
+    space
+        The codomain.
+    index
+        Integers, shape (s,): flat positions in C order along `axes`; -1 is inert, repeated
+        positions add up.
+    axes
+        The axes that the positions run over: the last two by default, the only one in one
+        dimension. The others stay whole: the domain is `(others, s)`.
+
+    Raises
+    ------
+    ShapeError
+        Where a position is outside the axes.
+    DTypeError
+        Where the index does not hold integers.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, space: Space, index: Any, axes: tuple[str | int, ...] | None = None) -> None:
+        numbers = indexed_axes(space, axes)
+        index = _checked(index, math.prod(space.shape[i] for i in numbers))
+        small, rows = _picked(space, numbers, int(index.shape[0]))
+        super().__init__(small, space, Rule((rows[1],), (rows[0],)), tags=("nonnegative",))
+        self.index = arrays.snapshot(index)
+        self._axes = numbers
+
+    def _apply(self, x: Array) -> Array:
+        return _scatter(x, self.index, self.codomain, self._axes)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return _restrict(y, self.index, self.codomain, self._axes)
+
+    def _make_adjoint(self) -> LinearOperator:
+        return Restriction(self.codomain, self.index, self._axes)  # type: ignore[arg-type]
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return Scatter(self.codomain.complexified(), self.index, self._axes)  # type: ignore[arg-type]
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        whole = self.codomain.ones() if weights is None else weights
+        return _restrict(whole, self.index, self.codomain, self._axes)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        return _block_of(Scatter, self, axis, start, stop, padded)
+
+    def _cost(self) -> Cost:
+        return Cost.streaming(self.domain, self.codomain, float(self.domain.size))
+
+
+class Restriction(LinearOperator):
+    """The entries at flat positions; parameters as for `Scatter`, with `space` the domain.
+
+    An inert position (-1) gives zero.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, space: Space, index: Any, axes: tuple[str | int, ...] | None = None) -> None:
+        numbers = indexed_axes(space, axes)
+        index = _checked(index, math.prod(space.shape[i] for i in numbers))
+        small, rows = _picked(space, numbers, int(index.shape[0]))
+        super().__init__(space, small, Rule((rows[0],), (rows[1],)), tags=("nonnegative",))
+        self.index = arrays.snapshot(index)
+        self._axes = numbers
+
+    def _apply(self, x: Array) -> Array:
+        return _restrict(x, self.index, self.domain, self._axes)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return _scatter(y, self.index, self.domain, self._axes)
+
+    def _make_adjoint(self) -> LinearOperator:
+        return Scatter(self.domain, self.index, self._axes)  # type: ignore[arg-type]
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return Restriction(self.domain.complexified(), self.index, self._axes)  # type: ignore[arg-type]
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        picked = self.codomain.ones() if weights is None else weights
+        return _scatter(picked, self.index, self.domain, self._axes)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        return _block_of(Restriction, self, axis, start, stop, padded)
+
+    def _cost(self) -> Cost:
+        return Cost.streaming(self.codomain, self.codomain, 0.0)
+
+
+def indexed_axes(space: Space, axes: tuple[str | int, ...] | None) -> tuple[int, ...]:
+    """The numbers of the axes that flat positions run over (the last two by default)."""
+    if not isinstance(space, Space):
+        raise ShapeError("positions run over one array: pick a member of the product space first")
+    if axes is None:
+        return tuple(range(max(space.ndim - 2, 0), space.ndim))
+    numbers = tuple(axis_number(space, axis) for axis in axes)
+    if len(set(numbers)) != len(numbers):
+        raise ShapeError(f"axes {axes!r} name one axis twice")
+    return numbers
+
+
+def _checked(index: Any, size: int) -> Array:
+    if not arrays.is_array(index):
+        index = np.asarray(index)
+        if index.size == 0:
+            index = index.astype(np.int64)
+    if index.ndim != 1:
+        raise ShapeError(f"an index of positions has one axis, got shape {tuple(index.shape)}")
+    if arrays.dtype_of(index).kind not in "iu":
+        raise DTypeError(
+            f"an index holds integers, got {index.dtype}; use numpy.flatnonzero(mask) for a mask"
+        )
+    if not arrays.is_traced(index) and index.shape[0]:
+        host = arrays.to_numpy(index)
+        bad = np.flatnonzero((host < -1) | (host >= size))
+        if bad.size:
+            raise ShapeError(
+                f"entry {int(bad[0])} of the index is {int(host[bad[0]])}; positions run from 0 to "
+                f"{size - 1}, and -1 is inert"
+            )
+    return index
+
+
+def _picked(
+    space: Space, numbers: tuple[int, ...], count: int
+) -> tuple[Space, tuple[Member, Member]]:
+    others = [i for i in range(space.ndim) if i not in numbers]
+    names = space.axes or tuple(_numbered(space.ndim))
+    s = "s" if "s" not in names else "s_picked"
+    spacing = None
+    small = Space(
+        (*(space.shape[i] for i in others), count),
+        space.dtype,
+        (*(names[i] for i in others), s) if space.axes else None,
+        spacing,
+    )
+    whole = tuple(map(Axis, names))
+    part = (*(Axis(names[i]) for i in others), Axis(s))
+    return small, (whole, part)
+
+
+def _restrict(x: Array, index: Array, space: Any, numbers: tuple[int, ...]) -> Array:
+    xp = arrays.namespace(x)
+    batch = tuple(x.shape)[: x.ndim - space.ndim]
+    others = [i for i in range(space.ndim) if i not in numbers]
+    order = [*range(len(batch)), *(len(batch) + i for i in (*others, *numbers))]
+    if order != sorted(order):
+        x = xp.permute_dims(x, tuple(order))
+    size = math.prod(space.shape[i] for i in numbers)
+    kept = tuple(space.shape[i] for i in others)
+    return arrays.take_last(xp.reshape(x, (*batch, *kept, size)), index)
+
+
+def _scatter(x: Array, index: Array, space: Any, numbers: tuple[int, ...]) -> Array:
+    others = [i for i in range(space.ndim) if i not in numbers]
+    batch = tuple(x.shape)[: x.ndim - len(others) - 1]
+    size = math.prod(space.shape[i] for i in numbers)
+    flat = arrays.scatter_add(x, index, size)
+    xp = arrays.namespace(flat)
+    moved = (*others, *numbers)
+    out = xp.reshape(flat, (*batch, *(space.shape[i] for i in moved)))
+    if list(moved) == sorted(moved):
+        return out
+    n = len(batch)
+    order = [*range(n), *(n + moved.index(i) for i in range(space.ndim))]
+    return xp.permute_dims(out, tuple(order))
+
+
+def _block_of(
+    cls: Any, operator: Any, axis: str, start: int, stop: int, padded: bool
+) -> LinearOperator | None:
+    space = operator.codomain if cls is Scatter else operator.domain
+    small = operator.rule.domain if cls is Scatter else operator.rule.codomain
+    if axis == small[0][-1].name:
+        return None if padded else cls(space, operator.index[start:stop], operator._axes)
+    cuts = _cuts_named(Rule((_names_of(space),), ()), axis)
+    if not cuts or cuts[0][1] in operator._axes:
+        return None
+    n = space.shape[cuts[0][1]]
+    block = cls(resized(space, cuts, stop - start), operator.index, operator._axes)
+    if not padded:
+        return block  # type: ignore[no-any-return]
+    from linops.algebra.product import Product
+
+    where = [(0, p) for p, a in enumerate(operator.rule.codomain[0]) if a.name == axis]
+    return Product([PlaneMask(block.codomain, where, -start, n - start), block])
+
+
+def _names_of(space: Space) -> Member:
+    return tuple(map(Axis, space.axes or _numbered(space.ndim)))

@@ -1,0 +1,122 @@
+"""Inner products of arrays, accumulated in float64 whatever the arrays' dtype.
+
+NumPy sums fixed blocks in a fixed order, so results depend neither on threads nor on memory
+order. A namespace without float64 (JAX without x64) sums compensated pairs under a trace
+(Ogita, Rump, Oishi 2005, algorithm Dot2, here as a tree), and on the host elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+
+__all__ = ["dot"]
+
+_BLOCK = 1 << 16
+
+
+def dot(a: Array, b: Array, ndim: int, host: bool = True) -> Any:
+    """`sum(conj(a) * b)` over the last `ndim` axes, accumulated in float64.
+
+    Parameters
+    ----------
+    a, b
+        Arrays of equal shape and dtype, `ndim` axes after any batch axes.
+    ndim
+        Number of trailing axes that are summed.
+    host
+        Whether a result without batch axes and without a trace is read as a Python number;
+        else it stays a 0-d array of the namespace.
+
+    Returns
+    -------
+    float, complex or array
+        One value for each member of the batch.
+    """
+    if arrays.is_numpy(a) and arrays.is_numpy(b):
+        value = _dot_numpy(a, b, ndim)
+        return value if not host or value.ndim else value.item()
+    if arrays.is_jax(a) or arrays.is_jax(b):
+        return _dot_jax(a, b, ndim, host)
+    xp = arrays.namespace(a, b)
+    axes = tuple(range(-ndim, 0))
+    complex_ = arrays.dtype_of(a).kind == "c"
+    dtype = np.dtype("complex128" if complex_ else "float64")
+    left, right = arrays.cast(a, dtype), arrays.cast(b, dtype)
+    product = (xp.conj(left) if complex_ else left) * right
+    value = xp.sum(product, axis=axes) if ndim else product
+    if host and not value.ndim and not arrays.requires_gradient(value):
+        return complex(value) if complex_ else float(value)
+    return value
+
+
+def _dot_numpy(a: np.ndarray, b: np.ndarray, ndim: int) -> np.ndarray:
+    dtype = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    batch = a.shape[: a.ndim - ndim]
+    if batch:
+        out = np.empty(batch, dtype)
+        for index in np.ndindex(*batch):
+            out[index] = _dot_numpy(a[index], b[index], ndim)
+        return out
+    # C order whatever the memory order: equal elements have equal inner products.
+    left, right = a.reshape(-1), b.reshape(-1)
+    total = dtype(0)
+    for start in range(0, left.size, _BLOCK):
+        part = left[start : start + _BLOCK]
+        part = part.conj() if part.dtype.kind == "c" else part
+        total += np.multiply(part, right[start : start + _BLOCK], dtype=dtype).sum()
+    return np.asarray(total)
+
+
+def _dot_jax(a: Array, b: Array, ndim: int, host: bool) -> Any:
+    jax = sys.modules["jax"]
+    jnp = jax.numpy
+    if host and not arrays.is_traced(a) and not arrays.is_traced(b):
+        value = _dot_numpy(np.asarray(a), np.asarray(b), ndim)
+        return value.item() if not value.ndim else jnp.asarray(value)
+    complex_ = arrays.dtype_of(a).kind == "c"
+    if jax.config.jax_enable_x64:
+        dtype = jnp.complex128 if complex_ else jnp.float64
+        product = jnp.conj(a).astype(dtype) * b.astype(dtype)
+        return jnp.sum(product, axis=tuple(range(-ndim, 0))) if ndim else product
+    batch = a.shape[: a.ndim - ndim]
+    left, right = a.reshape(*batch, -1), b.reshape(*batch, -1)
+    if not complex_:
+        return _dot2(jnp, left, right)
+    real = _dot2(jnp, left.real, right.real) + _dot2(jnp, left.imag, right.imag)
+    imaginary = _dot2(jnp, left.real, right.imag) - _dot2(jnp, left.imag, right.real)
+    return jax.lax.complex(real, imaginary)
+
+
+def _dot2(jnp: Any, a: Array, b: Array) -> Array:
+    a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    high = a * b
+    low = _product_error(a, b, high)
+    while high.shape[-1] > 1:
+        if high.shape[-1] % 2:
+            pad = [(0, 0)] * (high.ndim - 1) + [(0, 1)]
+            high, low = jnp.pad(high, pad), jnp.pad(low, pad)
+        half = high.shape[-1] // 2
+        x, y = high[..., :half], high[..., half:]
+        total = x + y
+        z = total - x
+        error = (x - (total - z)) + (y - z)
+        high, low = total, low[..., :half] + low[..., half:] + error
+    if high.shape[-1] == 0:
+        return jnp.zeros(high.shape[:-1], jnp.float32)
+    return high[..., 0] + low[..., 0]
+
+
+def _product_error(a: Array, b: Array, product: Array) -> Array:
+    def split(x: Array) -> tuple[Array, Array]:
+        scaled = x * 4097.0
+        high = scaled - (scaled - x)
+        return high, x - high
+
+    (ah, al), (bh, bl) = split(a), split(b)
+    return ((ah * bh - product) + ah * bl + al * bh) + al * bl

@@ -1,0 +1,448 @@
+"""Spaces: what an operator maps from and to, with the inner product that solvers use.
+
+A `Space` is a shape, a dtype, and where they matter names and spacings of its axes. It
+makes elements, checks them, and reduces them. Solvers reach reductions through spaces only,
+which is why they run unchanged on sharded elements.
+
+Inner products are Euclidean; spacing is a fact for operators that take derivatives, and never
+hides in an inner product or an adjoint.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import DTypeError, ShapeError
+from linops.precision import complex_of, real_of
+from linops.reductions import dot
+
+if TYPE_CHECKING:
+    from linops.operator import Operator
+
+__all__ = ["AnySpace", "ProductSpace", "Space", "inners"]
+
+_DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
+
+
+@dataclass(frozen=True, init=False)
+class Space:
+    """Arrays of one shape and dtype.
+
+    Parameters
+    ----------
+    shape
+        Extent of each axis; `()` for scalars. Zero extents are allowed.
+    dtype
+        float16, float32, float64, complex64 or complex128.
+    axes
+        A name for each axis, such as `("z", "y", "x")`.
+    spacing
+        Distance of neighbouring planes along each axis, in physical units: one number or one
+        for each axis.
+
+    Raises
+    ------
+    ShapeError
+        For a negative or fractional extent, or names or spacings of another count.
+    DTypeError
+        For a dtype that is neither real nor complex floating point.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    axes: tuple[str, ...] | None
+    spacing: tuple[float, ...] | None
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = "float32",
+        axes: Sequence[str] | None = None,
+        spacing: float | Sequence[float] | None = None,
+    ) -> None:
+        extents = _extents(shape)
+        object.__setattr__(self, "shape", extents)
+        object.__setattr__(self, "dtype", _dtype(dtype))
+        object.__setattr__(self, "axes", _names(axes, extents))
+        object.__setattr__(self, "spacing", _spacing(spacing, extents))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the entries are complex."""
+        return self.dtype.kind == "c"
+
+    @property
+    def members(self) -> tuple[Space, ...]:
+        """The space itself, as the one member of a product."""
+        return (self,)
+
+    def with_dtype(self, dtype: Any) -> Space:
+        """The same axes with entries of another dtype."""
+        return Space(self.shape, dtype, self.axes, self.spacing)
+
+    def complexified(self) -> Space:
+        """The complex space of the same precision."""
+        return self.with_dtype(complex_of(self.dtype))
+
+    def zeros(self, like: Array | None = None) -> Array:
+        """The zero element, in the namespace and on the device of `like`."""
+        return arrays.zeros(self.shape, self.dtype, like)
+
+    def ones(self, like: Array | None = None) -> Array:
+        """The element of ones, in the namespace and on the device of `like`."""
+        return arrays.ones(self.shape, self.dtype, like)
+
+    def random(self, seed: int | np.random.Generator, like: Array | None = None) -> Array:
+        """Independent standard normal entries, complex ones in a complex space.
+
+        The numbers depend on the seed alone, not on the namespace.
+        """
+        generator = np.random.default_rng(seed)
+        values = generator.standard_normal(self.shape)
+        if self.is_complex:
+            values = values + 1j * generator.standard_normal(self.shape)
+        host = np.asarray(values, self.dtype)
+        return host if like is None else arrays.convert(host, like)
+
+    def inner(self, a: Array, b: Array) -> Any:
+        """`<a, b>`, the first argument conjugated, accumulated in float64.
+
+        A Python number; under a trace, or where a gradient is required, a 0-d array. Leading
+        batch axes give an array with one value for each member.
+        """
+        self.validate(a)
+        self.validate(b)
+        return dot(a, b, self.ndim)
+
+    def norm(self, a: Array) -> Any:
+        """The Euclidean norm, accumulated in float64; types as for `inner`."""
+        square = self.inner(a, a)
+        if isinstance(square, (float, complex)):
+            return math.sqrt(square.real)
+        xp = arrays.namespace(square)
+        return xp.sqrt(xp.real(square) if self.is_complex else square)
+
+    def validate(self, x: Array) -> Array:
+        """`x` itself, if it is an element (or a batch of elements along leading axes).
+
+        Raises
+        ------
+        ShapeError
+            Where the trailing axes are not the space's.
+        DTypeError
+            Where `x` is no array, or has another dtype.
+        """
+        self.check_shape(x, "this space")
+        if arrays.dtype_of(x) != self.dtype:
+            raise DTypeError(
+                f"expected an element of dtype {self.dtype}, got {x.dtype}; "
+                "cast it first, e.g. with linops.arrays.cast"
+            )
+        return x
+
+    def check_shape(self, x: Array, owner: str) -> None:
+        """Raise unless `x` is an array whose trailing axes are the space's."""
+        if not arrays.is_array(x):
+            raise DTypeError(
+                f"{owner} takes an array of a namespace such as NumPy, JAX or torch, got "
+                f"{type(x).__module__}.{type(x).__name__}; convert it, e.g. with numpy.asarray"
+            )
+        n = len(self.shape)
+        shape = tuple(x.shape)
+        if len(shape) >= n and shape[len(shape) - n :] == self.shape:
+            return
+        raise ShapeError(
+            f"{owner} expects {self.describe_shape()}, got {shape}{_hint(self, shape)}"
+        )
+
+    def describe_shape(self) -> str:
+        """The shape with the names of its axes: `(z=4, y=5, x=6)`."""
+        if self.axes is None:
+            return str(self.shape)
+        return "(" + ", ".join(f"{a}={n}" for a, n in zip(self.axes, self.shape, strict=True)) + ")"
+
+    def ravel(self, x: Array) -> Array:
+        """The entries of `x` as one flat vector in C order; batch axes stay in front."""
+        self.check_shape(x, "ravel")
+        batch = tuple(x.shape)[: x.ndim - self.ndim]
+        return arrays.namespace(x).reshape(x, (*batch, self.size))
+
+    def unravel(self, v: Array) -> Array:
+        """The element whose entries in C order are `v`, of shape `(..., size)`."""
+        if v.ndim < 1 or v.shape[-1] != self.size:
+            raise ShapeError(
+                f"unravel expects a flat vector of {self.size} entries for {self.describe_shape()},"
+                f" got shape {tuple(v.shape)}"
+            )
+        return arrays.namespace(v).reshape(v, (*v.shape[:-1], *self.shape))
+
+    def lower(self, operator: Operator) -> Operator:
+        """`operator` itself; a placed space gives it lowered to its placement."""
+        return operator
+
+    def __str__(self) -> str:
+        return f"{self.describe_shape()} {self.dtype}"
+
+
+@dataclass(frozen=True, init=False)
+class ProductSpace:
+    """Tuples of elements, one for each member space.
+
+    All arrays of an element come from one namespace and have the same leading batch axes.
+
+    Raises
+    ------
+    ShapeError
+        Where there is no member, or a member is no space.
+    """
+
+    spaces: tuple[Space, ...]
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        members = tuple(spaces)
+        if not members or not all(isinstance(space, Space) for space in members):
+            raise ShapeError(
+                f"a product space takes one or more spaces, got {members!r}; "
+                "products do not nest, list the members flat"
+            )
+        object.__setattr__(self, "spaces", members)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of entries of all members together."""
+        return sum(space.size for space in self.spaces)
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the members."""
+        return tuple(space.shape for space in self.spaces)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The widest dtype of the members."""
+        return np.result_type(*(space.dtype for space in self.spaces))
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether any member is complex."""
+        return any(space.is_complex for space in self.spaces)
+
+    @property
+    def members(self) -> tuple[Space, ...]:
+        """The member spaces."""
+        return self.spaces
+
+    def with_dtype(self, dtype: Any) -> ProductSpace:
+        """The same members with entries of another dtype."""
+        return ProductSpace([space.with_dtype(dtype) for space in self.spaces])
+
+    def complexified(self) -> ProductSpace:
+        """Every member complexified."""
+        return ProductSpace([space.complexified() for space in self.spaces])
+
+    def zeros(self, like: Array | None = None) -> tuple[Array, ...]:
+        """The tuple of zero elements."""
+        like = like[0] if isinstance(like, tuple) else like
+        return tuple(space.zeros(like) for space in self.spaces)
+
+    def ones(self, like: Array | None = None) -> tuple[Array, ...]:
+        """The tuple of elements of ones."""
+        like = like[0] if isinstance(like, tuple) else like
+        return tuple(space.ones(like) for space in self.spaces)
+
+    def random(
+        self, seed: int | np.random.Generator, like: Array | None = None
+    ) -> tuple[Array, ...]:
+        """Independent standard normal entries in every member."""
+        like = like[0] if isinstance(like, tuple) else like
+        generator = np.random.default_rng(seed)
+        return tuple(space.random(generator, like) for space in self.spaces)
+
+    def inner(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> Any:
+        """The sum of the members' inner products."""
+        self.validate(a)
+        self.validate(b)
+        terms = [
+            space.inner(left, right) for space, left, right in zip(self.spaces, a, b, strict=True)
+        ]
+        return sum(terms[1:], terms[0])
+
+    def norm(self, a: tuple[Array, ...]) -> Any:
+        """The Euclidean norm over all members."""
+        square = self.inner(a, a)
+        if isinstance(square, (float, complex)):
+            return math.sqrt(square.real)
+        xp = arrays.namespace(square)
+        return xp.sqrt(xp.real(square) if self.is_complex else square)
+
+    def validate(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """`x` itself, if it is a tuple of elements with equal batch axes."""
+        self.check_shape(x, "this space")
+        for space, part in zip(self.spaces, x, strict=True):
+            space.validate(part)
+        return x
+
+    def check_shape(self, x: Any, owner: str) -> None:
+        """Raise unless `x` is a tuple of arrays that fit the members."""
+        if not isinstance(x, (tuple, list)) or len(x) != len(self.spaces):
+            came = f"{len(x)} of them" if isinstance(x, (tuple, list)) else type(x).__name__
+            raise ShapeError(
+                f"{owner} takes a tuple of {len(self.spaces)} arrays, shapes "
+                f"{self.describe_shape()}, got {came}"
+            )
+        for number, (space, part) in enumerate(zip(self.spaces, x, strict=True)):
+            space.check_shape(part, f"member {number} of {owner}")
+        arrays.namespace(*x)
+        batches = {tuple(p.shape)[: p.ndim - s.ndim] for s, p in zip(self.spaces, x, strict=True)}
+        if len(batches) > 1:
+            raise ShapeError(
+                f"{owner} takes equal leading batch axes in all members, got "
+                + " and ".join(map(str, sorted(batches)))
+            )
+
+    def describe_shape(self) -> str:
+        """The members' shapes with the names of their axes."""
+        return "(" + ", ".join(space.describe_shape() for space in self.spaces) + ")"
+
+    def ravel(self, x: tuple[Array, ...]) -> Array:
+        """All members' entries as one flat vector, member after member."""
+        self.check_shape(x, "ravel")
+        flat = [space.ravel(part) for space, part in zip(self.spaces, x, strict=True)]
+        return arrays.namespace(*flat).concat(flat, axis=-1)
+
+    def unravel(self, v: Array) -> tuple[Array, ...]:
+        """The tuple whose entries, member after member, are `v`."""
+        if v.ndim < 1 or v.shape[-1] != self.size:
+            raise ShapeError(
+                f"unravel expects a flat vector of {self.size} entries, got {tuple(v.shape)}"
+            )
+        parts, start = [], 0
+        for space in self.spaces:
+            parts.append(space.unravel(v[..., start : start + space.size]))
+            start += space.size
+        return tuple(parts)
+
+    def lower(self, operator: Operator) -> Operator:
+        """`operator` itself; a placed space gives it lowered to its placement."""
+        return operator
+
+    def __str__(self) -> str:
+        return " x ".join(str(space) for space in self.spaces)
+
+
+AnySpace = Space | ProductSpace
+"""Either kind of space."""
+
+
+def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:
+    """Several inner products `(space, a, b)` at once, as 0-d arrays of the elements' namespace.
+
+    Nothing is read to the host, so loops without host decisions use it; a sharded space reduces
+    all of them together.
+    """
+    values = []
+    for space, a, b in products:
+        space.validate(a)
+        space.validate(b)
+        pairs = zip(
+            space.members,
+            a if isinstance(space, ProductSpace) else (a,),
+            b if isinstance(space, ProductSpace) else (b,),
+            strict=True,
+        )
+        terms = [dot(left, right, member.ndim, host=False) for member, left, right in pairs]
+        values.append(sum(terms[1:], terms[0]))
+    return tuple(values)
+
+
+def _extents(shape: int | Sequence[int]) -> tuple[int, ...]:
+    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
+    try:
+        extents = tuple(int(n.__index__()) for n in entries)
+    except AttributeError:
+        raise ShapeError(f"a shape is whole numbers, got {shape!r}") from None
+    if any(isinstance(n, bool) for n in entries) or any(n < 0 for n in extents):
+        raise ShapeError(f"a shape is non-negative whole numbers, got {shape!r}")
+    return extents
+
+
+def _dtype(dtype: Any) -> np.dtype:
+    name = str(dtype).rsplit(".", 1)[-1] if "torch" in sys.modules else None
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        try:
+            found = np.dtype(name)
+        except TypeError:
+            raise DTypeError(
+                f"a space's dtype is one of {', '.join(_DTYPES)}, got {dtype!r}"
+            ) from None
+    if found.name not in _DTYPES:
+        raise DTypeError(
+            f"a space's dtype is one of {', '.join(_DTYPES)}, got {found.name}; "
+            "operators cast integers and booleans on entry by themselves"
+        )
+    return found
+
+
+def _names(axes: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+    if axes is None:
+        return None
+    names = tuple(axes)
+    if len(names) != len(shape) or len(set(names)) != len(names):
+        raise ShapeError(
+            f"a space of shape {shape} takes {len(shape)} different names of axes, got {names!r}"
+        )
+    return names
+
+
+def _spacing(
+    spacing: float | Sequence[float] | None, shape: tuple[int, ...]
+) -> tuple[float, ...] | None:
+    if spacing is None:
+        return None
+    entries = spacing if isinstance(spacing, (tuple, list, np.ndarray)) else (spacing,) * len(shape)
+    values = tuple(float(value) for value in entries)
+    if len(values) != len(shape):
+        raise ShapeError(
+            f"a space of shape {shape} takes one spacing or {len(shape)} of them, got {spacing!r}"
+        )
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise ShapeError(f"spacings are positive and finite, got {spacing!r}")
+    return values
+
+
+def _hint(space: Space, shape: tuple[int, ...]) -> str:
+    n = space.ndim
+    if n != 1 and shape and shape[-1] == space.size and space.size > 1:
+        return (
+            "; this looks like a flat vector: reshape it with A.domain.unravel(v), "
+            "or call A.matvec(v)"
+        )
+    tail = shape[len(shape) - n :] if len(shape) >= n else shape
+    if len(tail) == n and sorted(tail) == sorted(space.shape):
+        moved = [i for i in range(n) if tail[i] != space.shape[i]]
+        names = [space.axes[i] if space.axes else str(i) for i in moved]
+        if len(moved) == 2:
+            return f": axes {names[0]} and {names[1]} look swapped"
+        return f": axes {', '.join(names)} look permuted"
+    return ""
