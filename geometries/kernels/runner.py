@@ -1,0 +1,255 @@
+"""From a projector to its kernel: memory order, batches, and the window that a block covers.
+
+Kernels want z fastest, `(y, x, z)` and `(view, col, row)`; users have `(z, y, x)` and
+`(view, row, col)`. Results come back as strided arrays in the user's order, and an input that is
+already in the kernel's order is not copied.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from geometries.kernels.planar import PlanarScan
+from geometries.kernels.volume_scan import VolumeScan
+
+if TYPE_CHECKING:
+    from geometries.projector import Projector
+
+__all__ = ["PlanarRunner", "VolumeRunner", "make"]
+
+_MODULES = {"aligned rows": "aligned", "columns": "columns", "oblique": "oblique"}
+
+
+def make(projector: Projector) -> PlanarRunner | VolumeRunner:
+    """The runner of a projector."""
+    return PlanarRunner(projector) if projector.grid.dims == 2 else VolumeRunner(projector)
+
+
+class PlanarRunner:
+    """Images `(y, x)` and sinograms `(view, col)`, any batch axes in front."""
+
+    def __init__(self, projector: Projector) -> None:
+        from geometries.kernels import planar
+
+        self._kernel = planar
+        grid, detector = projector.grid, projector.geometry.detector
+        frames = np.asarray(projector.frames)
+        parallel = projector.geometry.kind == "parallel"
+        unused = np.zeros_like(frames[:, 0])
+        points = None
+        if detector.curvature is not None:
+            along, depth = detector.column_offsets()
+            u = frames[:, 2]
+            n = np.stack([-u[:, 1], u[:, 0]], axis=1)
+            points = (
+                frames[:, 1, None]
+                + along[None, :, None] * u[:, None]
+                + depth[None, :, None] * n[:, None]
+            )
+        self._scan = PlanarScan(
+            kind="parallel" if parallel else "fan",
+            origins=unused if parallel else frames[:, 0],
+            directions=frames[:, 0] if parallel else unused,
+            centers=frames[:, 1],
+            u=frames[:, 2],
+            columns=detector.shape[0],
+            pitch=detector.pitch[0],
+            offset=detector.offset[0],
+            points=points,
+            grid_shape=(grid.shape[0], grid.shape[1]),
+            spacing=(grid.spacing[0], grid.spacing[1]),
+            center=(grid.center[0], grid.center[1]),
+        )
+        self._dtype = projector.domain.dtype
+        self._image, self._sinogram = projector.domain.shape, projector.codomain.shape
+        window = [int(n) for n in np.asarray(projector.window)]
+        self._whole = (
+            self._image == grid.shape
+            and self._sinogram == (projector.geometry.views, *detector.shape)
+            and not any(window[2:])
+        )
+        self._options: dict[str, Any] = {
+            "first_cell": (window[3], window[4]),
+            "first_column": window[2],
+            "views": _real_views(self._sinogram[0], window),
+            "precision": str(projector.precision),
+        }
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Line integrals of `x` `(..., y, x)`, shape `(..., view, col)`."""
+        batch = x.shape[:-2]
+        out = np.empty((math.prod(batch), *self._sinogram), self._dtype)
+        image = np.ascontiguousarray(x.reshape(len(out), *self._image))
+        self._kernel.forward(self._scan, image, out, **self._options)
+        return out.reshape(*batch, *self._sinogram)
+
+    def adjoint(self, y: np.ndarray) -> np.ndarray:
+        """The transpose: `(..., view, col)` to `(..., y, x)`."""
+        batch = y.shape[:-2]
+        out = np.empty((math.prod(batch), *self._image), self._dtype)
+        sinogram = np.ascontiguousarray(y.reshape(len(out), *self._sinogram))
+        self._kernel.adjoint(self._scan, sinogram, out, **self._options)
+        return out.reshape(*batch, *self._image)
+
+    def forward_columns(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Line integrals of the cells `index` with values `x` `(..., s)`."""
+        batch = x.shape[:-1]
+        out = np.empty((math.prod(batch), *self._sinogram), self._dtype)
+        values = np.ascontiguousarray(x.reshape(len(out), len(index)))
+        self._kernel.forward_cells(self._scan, values, index, out, **self._cells())
+        return out.reshape(*batch, *self._sinogram)
+
+    def adjoint_columns(self, y: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The transpose of `forward_columns`."""
+        batch = y.shape[:-2]
+        out = np.empty((math.prod(batch), len(index)), self._dtype)
+        sinogram = np.ascontiguousarray(y.reshape(len(out), *self._sinogram))
+        self._kernel.adjoint_cells(self._scan, sinogram, index, out, **self._cells())
+        return out.reshape(*batch, len(index))
+
+    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
+        """`sum_i w_i a_ij^2` for every cell, shape `(y, x)`; None for a part of a scan."""
+        if not self._whole:
+            return None
+        out = np.empty(self._image, self._dtype)
+        self._kernel.gram_diagonal(self._scan, weights, out)
+        return out
+
+    def _cells(self) -> dict[str, Any]:
+        return {key: value for key, value in self._options.items() if key != "first_cell"}
+
+
+class VolumeRunner:
+    """Volumes `(z, y, x)` and projections `(view, row, col)`, any batch axes in front."""
+
+    def __init__(self, projector: Projector) -> None:
+        self._kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
+        grid, detector = projector.grid, projector.geometry.detector
+        frames = np.asarray(projector.frames)
+        parallel = projector.geometry.kind == "parallel"
+        unused = np.zeros_like(frames[:, 0])
+        self._scan = VolumeScan(
+            kind="parallel" if parallel else "cone",
+            origins=unused if parallel else frames[:, 0],
+            directions=frames[:, 0] if parallel else unused,
+            centers=frames[:, 1],
+            u=frames[:, 2],
+            v=frames[:, 3],
+            shape=(detector.shape[0], detector.shape[1]),
+            pitch=(detector.pitch[0], detector.pitch[1]),
+            offset=(detector.offset[0], detector.offset[1]),
+            curvature=detector.curvature,
+            grid_shape=(grid.shape[0], grid.shape[1], grid.shape[2]),
+            spacing=(grid.spacing[0], grid.spacing[1], grid.spacing[2]),
+            center=(grid.center[0], grid.center[1], grid.center[2]),
+        )
+        self._dtype = projector.domain.dtype
+        self._volume, self._projections = projector.domain.shape, projector.codomain.shape
+        window = [int(n) for n in np.asarray(projector.window)]
+        self._whole = (
+            self._volume == grid.shape
+            and self._projections == (projector.geometry.views, *detector.shape)
+            and not any(window[2:])
+        )
+        self._first_slice = window[4]
+        self._options: dict[str, Any] = {
+            "first_row": window[2],
+            "first_column": window[3],
+            "views": _real_views(self._projections[0], window),
+            "precision": str(projector.precision),
+        }
+        self._first_cell = (window[4], window[5], window[6])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Line integrals of `x` `(..., z, y, x)`, shape `(..., view, row, col)`."""
+        batch = x.shape[:-3]
+        volume = self._zfast(x, self._volume)
+        out = self._empty(len(volume), self._projections)
+        self._kernel.forward(self._scan, volume, out, first_cell=self._first_cell, **self._options)
+        return _split_batch(np.swapaxes(out, -1, -2), batch)
+
+    def adjoint(self, y: np.ndarray) -> np.ndarray:
+        """The transpose: `(..., view, row, col)` to `(..., z, y, x)`."""
+        batch = y.shape[:-3]
+        # (view, row, col) to (view, col, row): the same move of the middle axis to the end.
+        rows = np.swapaxes(y, -1, -2).reshape(
+            math.prod(batch), self._projections[0], self._projections[2], self._projections[1]
+        )
+        projections = np.ascontiguousarray(rows)
+        nz, ny, nx = self._volume
+        out = np.empty((len(projections), ny, nx, nz), self._dtype)
+        self._kernel.adjoint(
+            self._scan, projections, out, first_cell=self._first_cell, **self._options
+        )
+        return _split_batch(np.moveaxis(out, -1, 1), batch)
+
+    def forward_columns(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Line integrals of in-plane positions `index` with values `x` `(..., z, s)`."""
+        batch = x.shape[:-2]
+        values = np.ascontiguousarray(
+            np.swapaxes(x, -1, -2).reshape(math.prod(batch), len(index), self._volume[0])
+        )
+        out = self._empty(len(values), self._projections)
+        self._kernel.forward_columns(
+            self._scan, values, index, out, first_slice=self._first_slice, **self._options
+        )
+        return _split_batch(np.swapaxes(out, -1, -2), batch)
+
+    def adjoint_columns(self, y: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The transpose of `forward_columns`, shape `(..., z, s)`."""
+        batch = y.shape[:-3]
+        rows = np.swapaxes(y, -1, -2).reshape(
+            math.prod(batch), self._projections[0], self._projections[2], self._projections[1]
+        )
+        out = np.empty((len(rows), len(index), self._volume[0]), self._dtype)
+        self._kernel.adjoint_columns(
+            self._scan,
+            np.ascontiguousarray(rows),
+            index,
+            out,
+            first_slice=self._first_slice,
+            **self._options,
+        )
+        return _split_batch(np.swapaxes(out, -1, -2), batch)
+
+    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
+        """`sum_i w_i a_ij^2` for every voxel, shape `(z, y, x)`; None for a part of a scan."""
+        if not self._whole:
+            return None
+        nz, ny, nx = self._volume
+        out = np.empty((1, ny, nx, nz), self._dtype)
+        kernel_order = None
+        if weights is not None:
+            kernel_order = np.ascontiguousarray(np.swapaxes(weights, -1, -2)[None])
+        self._kernel.gram_diagonal(self._scan, kernel_order, out)
+        return np.moveaxis(out[0], -1, 0)
+
+    def _zfast(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        batch = math.prod(x.shape[:-3])
+        moved = np.moveaxis(x, -3, -1)
+        return np.ascontiguousarray(moved.reshape(batch, shape[1], shape[2], shape[0]))
+
+    def _empty(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
+        views, rows, cols = shape
+        return np.empty((batch, views, cols, rows), self._dtype)
+
+
+def _split_batch(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
+    """The flat first axis as batch axes; a view, whatever the strides of the others."""
+    strides = [x.strides[0]]
+    for n in reversed(batch[1:]):
+        strides.insert(0, strides[0] * n)
+    if not batch:
+        return x[0]
+    return np.lib.stride_tricks.as_strided(x, (*batch, *x.shape[1:]), (*strides, *x.strides[1:]))
+
+
+def _real_views(count: int, window: list[int]) -> np.ndarray:
+    views = np.arange(count)
+    views[: window[0]] = -1
+    views[window[1] :] = -1
+    return views

@@ -1,0 +1,295 @@
+"""`Projector`: line integrals of a scan as a leaf of the algebra.
+
+It knows spaces, rule, blocks and memory order. Frames come from `geometries/trajectory.py`, the
+checks of a scan from `geometries/admission.py`, the numbers from `geometries/kernels/`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from geometries.admission import admit, pitch_limit
+from geometries.beams import Beam
+from geometries.grid import Grid
+from geometries.trajectory import Trajectory
+from linops import arrays
+from linops.arrays import Array
+from linops.compiled.hosted import hosted
+from linops.cost import Cost, bytes_of
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.space import Space
+
+__all__ = ["Projector", "ProjectorColumns"]
+
+_MODELS = ("siddon",)
+_BACKENDS = ("auto", "numba")
+
+
+class Projector(LinearOperator):
+    """Line integrals through a grid: `(z, y, x)` to `(view, row, col)`, images to sinograms.
+
+    Parameters
+    ----------
+    geometry
+        A beam (`ParallelBeam`, `FanBeam`, `ConeBeam`) or a `Trajectory`.
+    grid
+        The volume `(z, y, x)` or image `(y, x)`.
+    model
+        `"siddon"`: the exact length of each ray within each cell, cells of constant value
+        (Siddon 1985).
+    backend
+        `"auto"` or `"numba"`, compiled code on the CPU.
+    precision
+        `"fast"` (float32, fast-math), `"float32"` or `"float64"`; geometry is always set up in
+        float64.
+
+    Notes
+    -----
+    A value of the result is a line integral in physical length: the sum over cells of the cell's
+    value times the length of the ray inside it. Rays of fan and cone beams are the segments from
+    source to detector cell, rays of parallel beams infinite lines. A ray in a face between cells
+    belongs to the cell of higher index. The adjoint is the plain transpose: V rays straight
+    through a cell of size h give `A.H @ 1 = V h` there.
+
+    Blocks (`A.block("view", 0, 10)`) keep `geometry` and `grid` of the whole scan.
+
+    Raises
+    ------
+    GeometryError
+        For a scan that the precision cannot resolve, or another number of dimensions.
+    ValueError
+        For an unknown model, backend or precision, or a grid that the backend cannot serve.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        geometry: Beam | Trajectory,
+        grid: Grid,
+        model: str = "siddon",
+        backend: str = "auto",
+        precision: str | Precision = "fast",
+    ) -> None:
+        if not isinstance(model, str) or model not in _MODELS:
+            raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
+        if not isinstance(backend, str) or backend not in _BACKENDS:
+            raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
+        accuracy = Precision.of(precision)
+        admit(geometry, grid, accuracy)
+        limit = pitch_limit(grid, accuracy)
+        if limit is not None:
+            raise ValueError(f"backend 'numba' cannot serve this grid: {limit}")
+        frames = _frames(geometry.trajectory)
+        whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
+        whole[1] = geometry.views
+        kernel = _kernel_of(geometry.trajectory, grid)
+        detector = geometry.detector.shape
+        self._set_up(
+            geometry, grid, model, accuracy, kernel, frames, whole, geometry.views, detector, grid.shape
+        )
+
+    def _set_up(
+        self,
+        geometry: Beam | Trajectory,
+        grid: Grid,
+        model: str,
+        precision: Precision,
+        kernel: str,
+        frames: np.ndarray,
+        window: np.ndarray,
+        views: int,
+        cells: tuple[int, ...],
+        voxels: tuple[int, ...],
+    ) -> None:
+        # window: begin and end of the real views, then the first row and column of the detector
+        # and the first plane of each axis of the grid that this (part of a) projector covers.
+        names = ("z", "y", "x")[-grid.dims :]
+        rule = f"{' '.join(names)} -> view {' '.join(geometry.detector.axes)}"
+        if kernel == "aligned rows":
+            rule = "z y x -> view z col"
+        domain = Space(voxels, precision.dtype, names, grid.spacing)
+        codomain = Space((views, *cells), precision.dtype, ("view", *geometry.detector.axes))
+        LinearOperator.__init__(
+            self, domain, codomain, rule, precision=precision, name="Projector", tags=("nonnegative",)
+        )
+        self.geometry, self.grid, self.model = geometry, grid, model
+        self.backend = "numba"
+        self._kernel = kernel
+        self.frames = arrays.snapshot(frames)
+        self.window = arrays.snapshot(window)
+
+    # --- variants ------------------------------------------------------------------------
+
+    def with_precision(self, precision: str | Precision) -> Projector:
+        """The same scan in another precision."""
+        return Projector(self.geometry, self.grid, self.model, self.backend, precision)
+
+    def with_geometry(self, geometry: Beam | Trajectory) -> Projector:
+        """Another scan with as many views of the same kind, checked like a new one."""
+        old, new = self.geometry.trajectory, geometry.trajectory
+        if (new.kind, new.views, new.detector.shape) != (old.kind, old.views, old.detector.shape):
+            from linops.errors import GeometryError
+
+            raise GeometryError(
+                f"with_geometry takes a {old.kind} scan of {old.views} views on {old.detector.shape} "
+                f"cells, got {new.kind}, {new.views} views, {new.detector.shape} cells"
+            )
+        return Projector(geometry, self.grid, self.model, self.backend, self.precision)
+
+    # --- hooks ---------------------------------------------------------------------------
+
+    def _apply(self, x: Array) -> Array:
+        return hosted(x, self._forward_host, self._adjoint_host, self.name)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return hosted(y, self._adjoint_host, self._forward_host, f"{self.name}.H")
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        window = np.array(self.window)
+        frames, views = self.frames, self.codomain.shape[0]
+        cells, voxels = list(self.codomain.shape[1:]), list(self.domain.shape)
+        count = stop - start
+        if axis == "view":
+            lo, hi = max(start, 0), max(min(stop, views), 0)
+            window[:2] = np.clip(window[:2] - start, 0, count)
+            if padded:
+                frames = frames[np.clip(np.arange(start, stop), 0, max(views - 1, 0))]
+            else:
+                frames = frames[lo:hi]
+            views = count
+        for position, name in enumerate(self.rule.codomain[0][1:]):
+            if name.name == axis:
+                window[2 + position] += start
+                cells[position] = count
+        for position, name in enumerate(self.rule.domain[0]):
+            if name.name == axis:
+                window[2 + len(cells) + position] += start
+                voxels[position] = count
+        block = object.__new__(Projector)
+        block._set_up(
+            self.geometry, self.grid, self.model, self.precision, self._kernel, frames, window,
+            views, tuple(cells), tuple(voxels),
+        )  # fmt: skip
+        block.__dict__["_frozen"] = True
+        return block
+
+    def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
+        whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
+        if axes != tuple(range(len(self.domain.shape)))[-2:] or not whole:
+            return None
+        return ProjectorColumns(self, index)
+
+    def _gram_diagonal(self, weights: Array | None) -> Array | None:
+        host = None if weights is None else arrays.to_numpy(weights).astype(self.dtype, copy=False)
+        found = self._runner.gram_diagonal(host)
+        return found if weights is None else arrays.convert(found, weights)
+
+    def _cost(self) -> Cost:
+        # A ray meets about as many cells as the longest in-plane side has, twice.
+        crossings = 2.0 * self.codomain.size * max(self.domain.shape, default=0)
+        read = bytes_of(self.domain) + bytes_of(self.codomain)
+        return Cost(2.0 * crossings, read, bytes_of(self.codomain), bytes_of(self.domain))
+
+    # --- on the host -----------------------------------------------------------------------
+
+    @property
+    def _runner(self) -> Any:
+        found = self.__dict__.get("_cache_runner")
+        if found is None:
+            from geometries.kernels import runner
+
+            found = runner.make(self)
+            self.__dict__["_cache_runner"] = found
+        return found
+
+    def _forward_host(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self._runner.forward(x))
+
+    def _adjoint_host(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(self._runner.adjoint(y))
+
+
+class ProjectorColumns(LinearOperator):
+    """A projector on a subset of in-plane positions with all their slices.
+
+    The domain is `(s,)` for images and `(z, s)` for volumes; the cost is in proportion to s.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, base: Projector, index: Array) -> None:
+        slices = base.domain.shape[:-2]
+        names = ("z", "s") if slices else ("s",)
+        domain = Space((*slices, int(index.shape[0])), base.domain.dtype, names)
+        right = " ".join(axis.name for axis in base.rule.codomain[0])
+        super().__init__(
+            domain,
+            base.codomain,
+            f"{' '.join(names)} -> {right}",
+            precision=base.precision,
+            name="Projector.columns",
+            tags=("nonnegative",),
+        )
+        self.base = base
+        self.index = arrays.snapshot(index)
+
+    def _apply(self, x: Array) -> Array:
+        return hosted(x, self._forward_host, self._adjoint_host, self.name)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return hosted(y, self._adjoint_host, self._forward_host, f"{self.name}.H")
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _gram_diagonal(self, weights: Array | None) -> Array | None:
+        from linops.elementary.select import Restriction
+
+        whole = self.base._gram_diagonal(weights)
+        pick = Restriction(self.base.domain, self.index)  # type: ignore[arg-type]
+        return None if whole is None else pick(whole)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        if axis == "s":
+            return None if padded else ProjectorColumns(self.base, self.index[start:stop])
+        block = self.base.block(axis, start, stop, padded)
+        assert isinstance(block, Projector)
+        return ProjectorColumns(block, self.index)
+
+    def _cost(self) -> Cost:
+        whole = self.base.cost()
+        share = self.domain.size / max(self.base.domain.size, 1)
+        return Cost(whole.flops * share, whole.read * share, whole.written, 0.0)
+
+    def _forward_host(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.base._runner.forward_columns(x, arrays.to_numpy(self.index)))
+
+    def _adjoint_host(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(self.base._runner.adjoint_columns(y, arrays.to_numpy(self.index)))
+
+
+def _frames(trajectory: Trajectory) -> np.ndarray:
+    """Source or direction, centre, u and v of each view, side by side: `(views, 3 or 4, dims)`."""
+    first = trajectory.directions if trajectory.sources is None else trajectory.sources
+    parts = [first, trajectory.centers, trajectory.u]
+    if trajectory.v is not None:
+        parts.append(trajectory.v)
+    return np.stack([np.asarray(part) for part in parts], axis=1)
+
+
+def _kernel_of(trajectory: Trajectory, grid: Grid) -> str:
+    """The kernel that the frames allow, decided once for the whole scan."""
+    if grid.dims == 2:
+        return "planar"
+    from geometries.kernels.structure import kernel_of
+
+    return kernel_of(trajectory, grid)
