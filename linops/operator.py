@@ -110,7 +110,11 @@ class Operator(ABC):
     def tags(self) -> frozenset[str]:
         """Properties that are certain: `"self_adjoint"`, `"psd"`, `"unitary"`, `"diagonal"`,
         `"nonnegative"`, `"real_linear"`, `"approximate_adjoint"`."""
-        return self._declared_tags | self._derive_tags()
+        found = self._declared_tags | self._derive_tags()
+        if self.domain.is_complex or self.codomain.is_complex:
+            return found
+        # Between real spaces there is nothing else to be linear over.
+        return found - {"real_linear"}
 
     @property
     def precision(self) -> Precision:

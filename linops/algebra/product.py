@@ -63,7 +63,7 @@ class Product(LinearOperator):
         return Product([term.conj() for term in self.terms])
 
     def _complexified(self) -> LinearOperator | None:
-        if "real_linear" in self.tags:
+        if any("real_linear" in term.tags for term in self.terms):
             return None
         from linops.algebra.complexify import complexify
 
