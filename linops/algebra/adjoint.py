@@ -65,12 +65,14 @@ class Adjoint(LinearOperator):
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         rule = self.base.rule
-        halo = rule.halo(axis)
-        if halo == 0 and self.base._input_range(axis, start, stop) == (start, stop):
+        relation, halo = rule.relation(axis), rule.halo(axis)
+        aligned = relation is Relation.ALIGNED
+        ranges = self.base._input_range(axis, start, stop) if aligned else (start, stop)
+        if halo == 0 and ranges == (start, stop):
             block = self.base.block(axis, start, stop, padded)
             assert isinstance(block, LinearOperator)
             return block.H
-        if padded or rule.relation(axis) is not Relation.ALIGNED or rule.periodic(axis):
+        if padded or not aligned or rule.periodic(axis) or ranges != (start - halo, stop + halo):
             return None
         # A gather with halo: the block that reaches h planes further, transposed, restricted.
         from linops.algebra.blocks import crop_outputs, extent
@@ -81,6 +83,13 @@ class Adjoint(LinearOperator):
         assert isinstance(wide, LinearOperator)
         first = max(lo - halo, 0)
         return crop_outputs(wide.H, self.rule, axis, start - first, stop - first)
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        if self.base.rule.relation(axis) is not Relation.ALIGNED:
+            return super()._input_range(axis, start, stop)
+        halo = self.base.rule.halo(axis)
+        shift = self.base._input_range(axis, 0, 0)[0] + halo
+        return start - shift - halo, stop - shift + halo
 
     def _cost(self) -> Cost:
         cost = self.base.cost()

@@ -375,7 +375,7 @@ class Concatenation(LinearOperator):
 
     def _apply_adjoint(self, y: Any) -> Any:
         total: Any = None
-        for term, start, stop in zip(self.terms, self._starts, self._starts[1:], strict=True):
+        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
             back = term._backward(arrays.narrow(y, self._axis, start, stop))
             total = back if total is None else added(total, back)
         return total
@@ -420,7 +420,7 @@ class Concatenation(LinearOperator):
 
     def _gram_diagonal(self, weights: Any) -> Any:
         total: Any = None
-        for term, start, stop in zip(self.terms, self._starts, self._starts[1:], strict=True):
+        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
             w = None if weights is None else arrays.narrow(weights, self._axis, start, stop)
             part = term._gram_diagonal(w)
             if part is None:
@@ -435,7 +435,7 @@ class Concatenation(LinearOperator):
         if padded or axis != self.rule.codomain[0][self._position].name:
             return None
         pieces = []
-        for term, first, last in zip(self.terms, self._starts, self._starts[1:], strict=True):
+        for term, first, last in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
             lo, hi = max(start, first), min(stop, last)
             if lo < hi:
                 name = term.rule.codomain[0][self._position].name
