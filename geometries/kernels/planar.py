@@ -11,6 +11,7 @@ no weight. Every sum has one owner and one order: results do not depend on threa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from linops.compiled import pool
 
 from . import planar_exact as exact
+from . import planar_fast as fast
 
 __all__ = ["PlanarScan", "adjoint", "forward", "gram_diagonal"]
 
@@ -108,16 +110,19 @@ def forward(
     if job.empty or image.shape[0] == 0:
         return
     rows, cols = _padded(image[:, job.ys, job.xs])
-    target = out[:, :, job.ks]
+    target = _plain(out[:, :, job.ks])
     tiles = _cut(len(job.views), 4 * pool.workers())
+    kernel = fast.forward_fast if precision == "fast" else exact.forward_views
 
     def task(i: int) -> None:
-        exact.forward_views(
+        kernel(
             scan.parallel, scan._frames, scan._points, job.views, tiles[i], tiles[i + 1],
             scan._lengths, scan._shape, job.box, job.columns, rows, cols, target,
         )
 
     pool.run(task, len(tiles) - 1)
+    if target.base is not out and target is not out:
+        out[:, :, job.ks] = target
 
 
 def adjoint(
@@ -138,8 +143,11 @@ def adjoint(
     out[...] = 0
     if job.empty or out.shape[0] == 0:
         return
-    target = out[:, job.ys, job.xs]
-    _gather_exact(scan, job, sinogram[:, :, job.ks], target, squared=False)
+    data = _plain(sinogram[:, :, job.ks])
+    if precision == "fast":
+        out[:, job.ys, job.xs] = _adjoint_fast(scan, job, data)
+    else:
+        out[:, job.ys, job.xs] = _adjoint_exact(scan, job, data, squared=False)
 
 
 def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
@@ -152,8 +160,8 @@ def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
     if job.empty:
         return
     if weights is None:
-        weights = np.broadcast_to(np.ones((), out.dtype), (len(scan.centers), scan.columns))
-    _gather_exact(scan, job, np.asarray(weights)[None], out[None], squared=True)
+        weights = np.ones((len(scan.centers), scan.columns), out.dtype)
+    out[...] = _adjoint_exact(scan, job, _plain(np.asarray(weights)[None]), squared=True)[0]
 
 
 class _Job:
@@ -186,14 +194,19 @@ def _meet(first: int, count: int, start: int, stop: int) -> Pair:
     return low, max(low, min(first + count, stop))
 
 
+def _plain(array: Array) -> Array:
+    """The array, or a copy, as kernels are compiled for: C order, writable."""
+    array = np.ascontiguousarray(array)
+    return array if array.flags.writeable else array.copy()
+
+
 def _padded(cells: Array) -> tuple[Array, Array]:
-    """The cells with PAD zeros at both ends of rows, and the same of their transpose."""
+    """The cells between zeros as the kernels want them, and the same of their transpose."""
     batch, ny, nx = cells.shape
-    pad = exact.PAD
-    rows = np.zeros((batch, ny, nx + 2 * pad), cells.dtype)
-    cols = np.zeros((batch, nx, ny + 2 * pad), cells.dtype)
-    rows[:, :, pad:-pad] = cells
-    cols[:, :, pad:-pad] = cells.transpose(0, 2, 1)
+    rows = np.zeros((batch, ny, exact.PAD + nx + exact.TAIL), cells.dtype)
+    cols = np.zeros((batch, nx, exact.PAD + ny + exact.TAIL), cells.dtype)
+    rows[:, :, exact.PAD : -exact.TAIL] = cells
+    cols[:, :, exact.PAD : -exact.TAIL] = cells.transpose(0, 2, 1)
     return rows, cols
 
 
@@ -203,30 +216,19 @@ def _cut(count: int, parts: int) -> list[int]:
     return [count * i // parts for i in range(parts + 1)]
 
 
-# Bytes of ray tables held at a time by an adjoint. Sums do not depend on it: accumulators stay.
-_TABLE = 1 << 21
+_TABLE = 1 << 21  # bytes of ray tables that an exact adjoint holds at a time
+_VIEWS = 64  # views that a fast adjoint folds at a time: they stay in the cache
 
 
-def _gather_exact(
-    scan: PlanarScan, job: _Job, sinogram: Array, out: Array, *, squared: bool
-) -> None:
-    """Adjoint of the exact weights (squared, on demand) into `out` (B, ly, lx), overwritten."""
-    batch, ny, nx = out.shape
-    pad = exact.PAD
-    rows = np.zeros((batch, ny, nx + 2 * pad))
-    cols = np.zeros((batch, nx, ny + 2 * pad))
+def _adjoint_exact(scan: PlanarScan, job: _Job, sinogram: Array, *, squared: bool) -> Array:
+    """Adjoint of the exact weights, or of their squares: (B, ly, lx), float64."""
     count = int(job.columns[1])
-    block = max(1, _TABLE // (60 * count))
-    block = min(block, len(job.views))
+    block = min(max(1, _TABLE // (60 * count)), len(job.views))
     rays = np.empty((block, 6, count))
     ranges = np.empty((block, 3, count), np.int32)
-    bounds = _cut(ny, max(4 * pool.workers(), ny // 8))
-    sides = _cut(nx, max(4 * pool.workers(), nx // 8))
-    tiles = [(0, a, b, rows) for a, b in zip(bounds, bounds[1:], strict=False)]
-    tiles += [(1, a, b, cols) for a, b in zip(sides, sides[1:], strict=False)]
+    sums = _Sums(job, len(sinogram))
     for w in range(0, len(job.views), block):
         views = job.views[w : w + block]
-        part = sinogram[:, w : w + block]
         pieces = _cut(len(views), 4 * pool.workers())
 
         def tabulate(i: int, views: Array = views, pieces: list[int] = pieces) -> None:
@@ -235,14 +237,102 @@ def _gather_exact(
                 scan._lengths, scan._shape, job.box, job.columns, rays, ranges,
             )
 
-        def scatter(i: int, part: Array = part) -> None:
-            axis, begin, end, image = tiles[i]
+        pool.run(tabulate, len(pieces) - 1)
+        n = len(views)
+        sums.add(scan, job, rays[:n], ranges[:n], _plain(sinogram[:, w : w + n]), squared)
+    return sums.total()
+
+
+def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
+    """Adjoint in float32: (B, ly, lx)."""
+    batch, count = len(sinogram), int(job.columns[1])
+    y0, y1, x0, x1 = job.box[[2, 3, 0, 1]].tolist()
+    image = np.zeros((batch, y1 - y0, x1 - x0), np.float32)
+    taps = np.zeros(len(job.views), np.int64)
+    lines = np.zeros((len(job.views), 6))
+    shapes = np.zeros((len(job.views), 3 if scan.parallel else 1), np.float32)
+    if scan.points is None:
+        parts = _cut(len(job.views), 4 * pool.workers())
+        pool.run(
+            lambda i: fast.classify(
+                scan.parallel, scan._frames, job.views, parts[i], parts[i + 1], scan._lengths,
+                scan._shape, scan.columns, taps, lines, shapes,
+            ),
+            len(parts) - 1,
+        )
+    width = exact.PAD + count + exact.TAIL
+    block = min(_VIEWS, len(job.views))
+    rays = np.empty((block, 6, count))
+    ranges = np.empty((block, 3, count), np.int32)
+    sums: _Sums | None = None
+    rows = _cut(y1 - y0, 8 * pool.workers())
+    for kind in (2, 4, 0):
+        every = np.flatnonzero((taps == kind) & (job.views >= 0))
+        for w in range(0, len(every), block):
+            chosen = every[w : w + block]
+            n = len(chosen)
+            data = np.zeros((batch, n, width), np.float32)
+            slopes = np.zeros((1, 1) if scan.parallel else (n, width), np.float32)
+            tops = np.zeros_like(slopes)
+            rest = np.empty((batch, n, count), np.float32)
+            pieces = _cut(n, 4 * pool.workers())
+            left = [0] * len(pieces)
+
+            def prepare(i: int) -> None:
+                left[i] = fast.prepare(
+                    scan.parallel, scan._frames, scan._points, job.views, chosen, pieces[i],
+                    pieces[i + 1], scan._lengths, scan._shape, job.box, job.columns, sinogram,
+                    taps, lines, data, slopes, tops, rays, ranges, rest,
+                )
+
+            line, form = lines[chosen], shapes[chosen]
+
+            def gather(i: int) -> None:
+                fast.gather(
+                    scan.parallel, kind, rows[i], rows[i + 1], line, form, data, slopes, tops,
+                    job.box, job.columns, image,
+                )
+
+            pool.run(prepare, len(pieces) - 1)
+            if kind:
+                pool.run(gather, len(rows) - 1)
+            if any(left):
+                sums = sums or _Sums(job, batch)
+                sums.add(scan, job, rays[:n], ranges[:n], rest, False)
+    if sums is not None:
+        image += sums.total()
+    return image
+
+
+class _Sums:
+    """Accumulators of exact adjoints: rays driven by y add to rows, those driven by x to columns."""
+
+    def __init__(self, job: _Job, batch: int) -> None:
+        x0, x1, y0, y1 = job.box.tolist()
+        ny, nx = y1 - y0, x1 - x0
+        self._rows = np.zeros((batch, ny, exact.PAD + nx + exact.TAIL))
+        self._cols = np.zeros((batch, nx, exact.PAD + ny + exact.TAIL))
+        self._tiles = [
+            (axis, a, b, image)
+            for axis, n, image in ((0, ny, self._rows), (1, nx, self._cols))
+            for a, b in pairwise(_cut(n, max(4 * pool.workers(), n // 8)))
+        ]
+
+    def add(
+        self, scan: PlanarScan, job: _Job, rays: Array, ranges: Array, data: Array, squared: bool
+    ) -> None:
+        """Add the views of `data` (B, n, c), whose rays are tabulated."""
+
+        def task(i: int) -> None:
+            axis, begin, end, image = self._tiles[i]
             exact.scatter_slabs(
-                axis, begin, end, rays[: part.shape[1]], ranges[: part.shape[1]], scan._shape,
-                job.box, part, squared, image,
+                axis, begin, end, rays, ranges, scan._shape, job.box, data, squared, image
             )
 
-        pool.run(tabulate, len(pieces) - 1)
-        pool.run(scatter, len(tiles))
-    np.add(rows[:, :, pad:-pad], cols[:, :, pad:-pad].transpose(0, 2, 1), out=out,
-           casting="same_kind")
+        pool.run(task, len(self._tiles))
+
+    def total(self) -> Array:
+        """The sum, (B, ly, lx)."""
+        inner = slice(exact.PAD, -exact.TAIL)
+        total: Array = self._rows[:, :, inner] + self._cols[:, :, inner].transpose(0, 2, 1)
+        return total

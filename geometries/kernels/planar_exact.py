@@ -14,11 +14,14 @@ from numba import njit
 
 from .planar_rays import split, tabulate
 
-__all__ = ["PAD", "RUN", "forward_views", "scatter_slabs", "tabulate_views"]
+__all__ = ["PAD", "RUN", "TAIL", "forward_views", "march_exact", "run_of", "scatter_slabs",
+           "tabulate_views"]
 
 RUN = 64  # rays a run: their table and weights stay in L1
 BLOCK = 16  # slabs a partial sum: equal weights on a ray would else add up their rounding
-PAD = 2  # empty cells at both ends of a slab, so that rays beside the box read zeros
+# Empty cells before and after each slab: rays beside the box, and windows of the fast kernels
+# that reach over its ends, read zeros.
+PAD, TAIL = 24, 40
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -28,8 +31,8 @@ def forward_views(
 ) -> None:
     """Project the views `views[begin:end]` into `out` (B, v, c), real columns alone.
 
-    `rows` (B, ly, lx + 4) and `cols` (B, lx, ly + 4): the real cells and their transpose with
-    PAD zeros at both ends; `box` (4,): x0, x1, y0, y1 of them; `columns` (2,): first and count.
+    `rows` (B, ly, PAD + lx + TAIL) and `cols` (B, lx, PAD + ly + TAIL): the real cells and their
+    transpose between zeros; `box` (4,): x0, x1, y0, y1 of them; `columns` (2,): first and count.
     A view -1 is left alone.
     """
     count = columns[1]
@@ -50,33 +53,44 @@ def forward_views(
                  rays, ranges)
         ka = 0
         while ka < count:
-            kb, start, stop = _run(ranges, ka, count)
-            axis = ranges[0, ka]
-            image = rows if axis == 0 else cols
-            edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
-            middle = (shape[1] if axis == 0 else shape[0]) * 0.5
-            many = kb - ka
+            kb, start, stop = run_of(ranges, ka, count)
             total[:] = 0.0
-            part[:] = 0.0
-            for j in range(start, stop):
-                _weights(rays, ka, many, j, middle, lateral, image.shape[2], place, one, two)
-                for b in range(image.shape[0]):
-                    line = image[b, j - edge]
-                    for r in range(many):
-                        i = place[r]
-                        first = float(line[i])
-                        second = float(line[i + 1])
-                        second = second if two[r] > 0.0 else 0.0
-                        part[b, r] += one[r] * first + two[r] * second
-                if j % BLOCK == BLOCK - 1 or j == stop - 1:
-                    for b in range(image.shape[0]):
-                        for r in range(many):
-                            total[b, r] += part[b, r]
-                            part[b, r] = 0.0
-            for b in range(image.shape[0]):
-                for r in range(many):
+            march_exact(rays, ka, kb - ka, ranges[0, ka], start, stop, shape, box, rows, cols,
+                        place, one, two, part, total)
+            for b in range(out.shape[0]):
+                for r in range(kb - ka):
                     out[b, w, ka + r] = total[b, r]
             ka = kb
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def march_exact(
+    rays: Any, ka: int, many: int, axis: int, start: int, stop: int, shape: Any, box: Any,
+    rows: Any, cols: Any, place: Any, one: Any, two: Any, part: Any, total: Any,
+) -> None:
+    """Add to `total` (B, many) what the rays from ka on, all driven by `axis`, meet in the slabs.
+
+    `place`, `one`, `two` (RUN,) and `part` (B, RUN) are scratch.
+    """
+    image = rows if axis == 0 else cols
+    edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
+    middle = (shape[1] if axis == 0 else shape[0]) * 0.5
+    part[:] = 0.0
+    for j in range(start, stop):
+        _weights(rays, ka, many, j, middle, lateral, image.shape[2], place, one, two)
+        for b in range(image.shape[0]):
+            line = image[b, j - edge]
+            for r in range(many):
+                i = place[r]
+                first = float(line[i])
+                second = float(line[i + 1])
+                second = second if two[r] > 0.0 else 0.0
+                part[b, r] += one[r] * first + two[r] * second
+        if j % BLOCK == BLOCK - 1 or j == stop - 1:
+            for b in range(image.shape[0]):
+                for r in range(many):
+                    total[b, r] += part[b, r]
+                    part[b, r] = 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -103,8 +117,8 @@ def scatter_slabs(
 ) -> None:
     """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
 
-    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, cells + 4) float64, as
-    in `forward_views`; `begin`, `end` count from the box. `squared` takes weights squared.
+    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, PAD + cells + TAIL) float64,
+    as in `forward_views`; `begin`, `end` count from the box. `squared` takes weights squared.
     """
     place = np.empty(RUN, np.int32)
     one = np.empty(RUN)
@@ -115,7 +129,7 @@ def scatter_slabs(
     for w in range(ranges.shape[0]):
         ka = 0
         while ka < count:
-            kb, start, stop = _run(ranges[w], ka, count)
+            kb, start, stop = run_of(ranges[w], ka, count)
             if ranges[w, 0, ka] == axis:
                 for j in range(max(start, begin + edge), min(stop, end + edge)):
                     _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2],
@@ -135,7 +149,7 @@ def scatter_slabs(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _run(ranges: Any, ka: int, count: int) -> Any:
+def run_of(ranges: Any, ka: int, count: int) -> Any:
     """The end of the run of rays that starts at ka, and the slabs that any of them meets."""
     axis = ranges[0, ka]
     start, stop = 2147483647, 0
@@ -156,7 +170,7 @@ def _weights(
     """Position in the padded slab and the two lengths, for the rays ka .. ka + many."""
     slab = float(j)
     shift = float(lateral - PAD)
-    top = float(width - PAD)
+    top = float(width - TAIL)
     for r in range(many):
         k = ka + r
         first, a, b = split(rays[0, k], rays[1, k], rays[2, k], rays[3, k], rays[4, k],

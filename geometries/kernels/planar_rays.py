@@ -34,11 +34,12 @@ def ray(
 
     `frame` (6,): source (fan) or direction (parallel), detector centre, u; `points` (columns, 2);
     both world lengths from the grid's centre, x first. `lengths`: dx, dy, pitch, offset,
-    (columns - 1) / 2; `shape`: nx, ny.
+    (columns - 1) / 2; `shape`: nx, ny. Beyond a flat detector k goes on, points repeat the last.
     """
     if has_points:
-        px = points[k, 0] / lengths[0]
-        py = points[k, 1] / lengths[1]
+        at = min(max(k, 0), points.shape[0] - 1)
+        px = points[at, 0] / lengths[0]
+        py = points[at, 1] / lengths[1]
     else:
         a = (k - lengths[4]) * lengths[2] + lengths[3]
         px = (frame[2] + a * frame[4]) / lengths[0]
