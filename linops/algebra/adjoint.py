@@ -135,6 +135,9 @@ class Conjugate(LinearOperator):
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         return self.base._gram_diagonal(weights)
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.base._input_range(axis, start, stop)
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
         block = self.base.block(axis, start, stop, padded)
         assert isinstance(block, LinearOperator)

@@ -8,7 +8,6 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from linops.algebra.relations import positions
 from linops.elementary.windows import Crop, Cut, Pad, PlaneWindow, resized
@@ -34,7 +33,7 @@ def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bo
             f"{operator.name}: planes {start} to {stop} are no range of the {n} planes of axis "
             f"{name!r}; only padded blocks may reach past the ends"
         )
-    if not padded and start == 0 and stop == n:
+    if not padded and start == 0 and stop == n and _takes_all(operator, name, relation):
         return operator
     own = operator._block(name, start, stop, padded)
     if own is not None:
@@ -144,6 +143,14 @@ def weakened(
             larger = resized(term.domain, cuts, wide[1] - wide[0])
             parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0]))
     return flat_product(parts)
+
+
+def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:
+    """Whether the whole output needs the whole input: not so for a crop."""
+    if relation is not Relation.ALIGNED:
+        return True
+    lo, hi = operator._input_range(name, 0, extent(operator, name))
+    return lo <= 0 and hi >= extent_of(operator.domain, operator.rule.domain, name)
 
 
 def _default(

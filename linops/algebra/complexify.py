@@ -54,6 +54,9 @@ class ComplexExtension(LinearOperator):
             return None
         return arrays.cast(found, self.domain.dtype)
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.base._input_range(axis, start, stop)
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
         block = self.base.block(axis, start, stop, padded)
         assert isinstance(block, LinearOperator)

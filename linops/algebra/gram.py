@@ -99,6 +99,9 @@ class Gram(LinearOperator):
             return self.base._gram_diagonal(weights)
         return None
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.product._input_range(axis, start, stop)
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         return self.product._block(axis, start, stop, padded)
 

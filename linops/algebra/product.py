@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from linops.algebra.relations import product_links, product_rule
+from linops.algebra.relations import Link, product_links, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.operator import LinearOperator
@@ -108,20 +108,26 @@ class Product(LinearOperator):
         inner = self.terms[-1].columns(index, axes)
         return Product([*self.terms[:-1], inner])
 
+    def _link(self, axis: str) -> Link | None:
+        """The axis of that name, followed through the factors."""
+        rules = [term.rule for term in self.terms]
+        for found in product_links(rules):
+            if found.relation is self.rule.relation(axis):
+                if _overall_name(self.rule, rules, found) == axis:
+                    return found
+        return None
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        link = self._link(axis)
+        assert link is not None
+        for term, name in zip(self.terms, link.names, strict=True):
+            start, stop = term._input_range(str(name), start, stop)
+        return start, stop
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         from linops.algebra.blocks import extent_of
 
-        rules = [term.rule for term in self.terms]
-        links = product_links(rules)
-        link = next(
-            (
-                found
-                for found in links
-                if found.relation is self.rule.relation(axis)
-                and _overall_name(self.rule, rules, found) == axis
-            ),
-            None,
-        )
+        link, rules = self._link(axis), [term.rule for term in self.terms]
         if link is None or link.periodic:
             return None
         terms = list(self.terms)

@@ -71,6 +71,9 @@ class Scaled(LinearOperator):
         found = self.base._gram_diagonal(weights)
         return None if found is None else found * abs(self.scalar) ** 2
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.base._input_range(axis, start, stop)
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
         block = self.base.block(axis, start, stop, padded)
         assert isinstance(block, LinearOperator)

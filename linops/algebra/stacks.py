@@ -154,6 +154,13 @@ class VStack(LinearOperator):
             blocks.append(block)
         return VStack(blocks)
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        ranges = [
+            term._input_range(str(self._name_in(term, 0, axis, Relation.ALIGNED)), start, stop)
+            for term in self.terms
+        ]
+        return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+
     def _name_in(
         self, term: LinearOperator, member: int, axis: str, relation: Relation
     ) -> str | None:

@@ -91,6 +91,13 @@ class Sum(LinearOperator):
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
         return Sum([term.columns(index, axes) for term in self.terms])
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        ranges = [
+            term._input_range(_name_in(self.rule, term.rule, axis, Relation.ALIGNED), start, stop)
+            for term in self.terms
+        ]
+        return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         from linops.algebra.blocks import weakened
 
