@@ -1,0 +1,46 @@
+"""What every test shares: eight host devices, Hypothesis profiles, the folder of measured data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# JAX reads this once, when its back end starts, so it stands before anything can import jax.
+_DEVICES = "--xla_force_host_platform_device_count"
+if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}=8".strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # kernels compile in the first example
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_SLOW
+)
+settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
+)
+
+_MARK = "parallel_tooth_aps.npz"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of measured scans, which the project does not ship.
+
+    The environment variable LINOPS_DATA names it; without it, `shared/data` in the checkout or
+    beside one of the folders above it is taken.
+    """
+    named = os.environ.get("LINOPS_DATA")
+    if named:
+        if not (Path(named) / _MARK).is_file():
+            pytest.fail(f"LINOPS_DATA={named!r} has no {_MARK}: name the folder that holds it")
+        return Path(named)
+    root = Path(__file__).resolve().parent.parent
+    for folder in (root, *root.parents):
+        if (folder / "shared" / "data" / _MARK).is_file():
+            return folder / "shared" / "data"
+    pytest.skip("no measured data: set LINOPS_DATA to the folder that holds " + _MARK)
