@@ -1,4 +1,4 @@
-"""`Operator` and `LinearOperator`: the one contract that everything in the library meets.
+"""`LinearOperator`: the one contract that everything in the library meets.
 
 A leaf declares its spaces and overrides `_apply` and `_apply_adjoint`; where it can do better
 than the defaults also `_block`, `_columns`, `_diagonal`, `_gram_diagonal`, `_cost`. Arithmetic,
@@ -22,9 +22,8 @@ adjoints, blocks, norms and checks are derived here and in `linops/algebra/`.
 
 from __future__ import annotations
 
-import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,217 +31,10 @@ import numpy as np
 
 from linops import calling
 from linops.arrays import Array
-from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.precision import Precision
-from linops.rule import Rule
-from linops.space import AnySpace
+from linops.maps import Operator
 
 __all__ = ["LinearOperator", "Operator"]
-
-
-class Operator(ABC):
-    """A map between spaces, linear or not.
-
-    Parameters
-    ----------
-    domain, codomain
-        What it maps from and to.
-    rule
-        The sharding rule, a line in the grammar of `linops.rule`; without one no axis splits.
-    precision
-        `"fast"`, `"float32"` or `"float64"`; by default that of the coarser space.
-    name
-        For messages and `describe()`; the class name by default.
-    tags
-        Known properties, such as `"self_adjoint"`, `"psd"`, `"nonnegative"`.
-
-    Notes
-    -----
-    Attributes may be set in `__init__`; afterwards the operator is immutable. It hashes by
-    identity and pickles.
-    """
-
-    linear: ClassVar[bool] = False
-    batched: bool = False
-    """Whether `_apply` takes leading batch axes itself; else it sees one element at a time."""
-
-    _exact: ClassVar[bool] = False
-    # Of library leaves: the hooks return the declared shape and dtype, batches included.
-    _aliases: bool = False
-    # The result may share memory with the input; `calling` copies it where it leaves.
-
-    def __init__(
-        self,
-        domain: AnySpace,
-        codomain: AnySpace,
-        rule: str | Rule | None = None,
-        *,
-        precision: str | Precision | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-    ) -> None:
-        self.domain = domain
-        self.codomain = codomain
-        self.name = name or type(self).__name__
-        self._precision = None if precision is None else Precision.of(precision)
-        self._declared_tags = frozenset(tags)
-        self._declared_rule = None if rule is None else Rule.parse(rule)
-        if self._declared_rule is not None:
-            _match_rule(self._declared_rule, domain, codomain, self.name)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__init__" in cls.__dict__:
-            cls.__init__ = _freezing(cls.__init__)  # type: ignore[method-assign]
-
-    # --- what it is --------------------------------------------------------------------
-
-    @cached_property
-    def rule(self) -> Rule:
-        """How its axes shard (see `linops.rule`)."""
-        if self._declared_rule is not None:
-            return self._declared_rule
-        derived = self._derive_rule()
-        return derived if derived is not None else _rule_without_splits(self)
-
-    @cached_property
-    def tags(self) -> frozenset[str]:
-        """Properties that are certain: `"self_adjoint"`, `"psd"`, `"unitary"`, `"diagonal"`,
-        `"nonnegative"`, `"real_linear"`, `"approximate_adjoint"`."""
-        found = self._declared_tags | self._derive_tags()
-        if self.domain.is_complex or self.codomain.is_complex:
-            return found
-        # Between real spaces there is nothing else to be linear over.
-        return found - {"real_linear"}
-
-    @property
-    def precision(self) -> Precision:
-        """Precision of the arithmetic; a composition has that of its coarsest part."""
-        return self._derive_precision() if self._precision is None else self._precision
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The wider dtype of the two spaces, complex if either is."""
-        return np.result_type(self.domain.dtype, self.codomain.dtype)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """`(codomain.size, domain.size)`, as SciPy and PyLops want it."""
-        return self.codomain.size, self.domain.size
-
-    def describe(self) -> str:
-        """The tree that will run, one line an operator, with spaces, rules and precision."""
-        from linops.algebra.describe import describe
-
-        return describe(self)
-
-    def cost(self) -> Cost:
-        """Flops and bytes of one apply."""
-        return self._cost()
-
-    # --- what it does ------------------------------------------------------------------
-
-    def __call__(self, x: Any) -> Any:
-        return calling.call(self, x)
-
-    def block(self, axis: str | int, start: int, stop: int, padded: bool = False) -> Operator:
-        """The operator on a range of one axis.
-
-        The law, for every axis and split:
-
-            aligned      concatenate_i  A.block(a, i) @ x[i with halo]  ==  A @ x
-            produced     concatenate_i  A.block(a, i) @ x               ==  A @ x
-            contracted   sum_i          A.block(a, i) @ x[i with halo]  ==  A @ x
-
-        Parameters
-        ----------
-        axis
-            Name in the rule or in a space, or number (of the codomain's axis; of the domain's
-            where the codomain is a scalar).
-        start, stop
-            Planes of the output where the axis is aligned or produced, of the input where it
-            is contracted.
-        padded
-            The form for programs that all devices share: the range may reach past both ends,
-            the input always has the halo on both sides, planes outside the array are never
-            read and are written as zeros. Blocks of equal length have equal structure.
-
-        Raises
-        ------
-        ShapeError
-            Where no axis has that name, the axis must not be split, or the range is no range.
-        """
-        from linops.algebra.blocks import block
-
-        return block(self, axis, start, stop, padded)
-
-    @abstractmethod
-    def _apply(self, x: Any) -> Any:
-        """The map itself; `x` is validated, cast, and without batch axes unless `batched`."""
-
-    # --- hooks -------------------------------------------------------------------------
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
-        """A better block than "extend by zeros, apply, crop"; None where there is none."""
-        return None
-
-    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
-        """Planes of the input that planes `start` to `stop` of an aligned axis need, uncut."""
-        halo = self.rule.halo(axis)
-        return start - halo, stop + halo
-
-    def _derive_rule(self) -> Rule | None:
-        return None
-
-    def _derive_tags(self) -> frozenset[str]:
-        return frozenset()
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(
-            Precision.of_dtype(space.dtype) for space in (self.domain, self.codomain)
-        )
-
-    def _cost(self) -> Cost:
-        return Cost.streaming(self.domain, self.codomain)
-
-    @cached_property
-    def _forward(self) -> Callable[[Any], Any]:
-        if self._exact:
-            return self._apply
-        return calling.guarded(self._apply, self.domain, self.codomain, self.batched, self.name)
-
-    def _warn_once(self, message: str) -> None:
-        if not self.__dict__.get("_cache_warned"):
-            self.__dict__["_cache_warned"] = True
-            calling.warn(message)
-
-    # --- immutability, pickling, display -------------------------------------------------
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self.__dict__.get("_frozen"):
-            raise AttributeError(
-                f"{self.name} is immutable: cannot set {name!r}; build a new operator"
-            )
-        object.__setattr__(self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{self.name} is immutable: cannot delete {name!r}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        cached = _cached_names(type(self))
-        return {
-            key: value
-            for key, value in self.__dict__.items()
-            if key not in cached and not key.startswith("_cache")
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def __repr__(self) -> str:
-        tags = f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
-        return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
 
 
 class LinearOperator(Operator):
@@ -260,8 +52,6 @@ class LinearOperator(Operator):
     """
 
     linear: ClassVar[bool] = True
-    __array_ufunc__ = None
-    __array_priority__ = 1e6
 
     @abstractmethod
     def _apply_adjoint(self, y: Any) -> Any:
@@ -384,63 +174,6 @@ class LinearOperator(Operator):
         """The codomain's shape, by PyLops' name."""
         return self.codomain.shape
 
-    # --- arithmetic ----------------------------------------------------------------------
-
-    def __matmul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import matmul
-
-        return matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import rmatmul
-
-        return rmatmul(self, other)
-
-    def __add__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import add
-
-        return add(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import add
-
-        return add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import subtract
-
-        return subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import subtract
-
-        return subtract(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import multiply
-
-        return multiply(other, self)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import divide
-
-        return divide(self, other)
-
-    def __neg__(self) -> Any:
-        from linops.algebra.arithmetic import scale
-
-        return scale(-1, self)
-
-    def __pos__(self) -> LinearOperator:
-        return self
-
-    def __pow__(self, exponent: Any) -> Any:
-        from linops.algebra.arithmetic import power
-
-        return power(self, exponent)
-
     # --- hooks -------------------------------------------------------------------------
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
@@ -488,51 +221,6 @@ class LinearOperator(Operator):
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)
         return found
-
-
-def _freezing(init: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(init)
-    def wrapped(self: Operator, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        if type(self).__init__ is wrapped:
-            self.__dict__["_frozen"] = True
-
-    return wrapped
-
-
-@functools.cache
-def _cached_names(cls: type) -> frozenset[str]:
-    return frozenset(
-        name
-        for base in cls.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, cached_property)
-    )
-
-
-def _match_rule(rule: Rule, domain: AnySpace, codomain: AnySpace, name: str) -> None:
-    for members, space, side in ((rule.domain, domain, "left"), (rule.codomain, codomain, "right")):
-        counts = [len(member) for member in members]
-        wanted = [member.ndim for member in space.members]
-        if counts != wanted:
-            raise ShapeError(
-                f"{name}: rule '{rule}' names {counts} axes on the {side}, the space {space} has "
-                f"{wanted}"
-            )
-
-
-def _rule_without_splits(operator: Operator) -> Rule:
-    taken: set[str] = set()
-
-    def side(space: AnySpace, letter: str) -> str:
-        members = []
-        for m, member in enumerate(space.members):
-            names = member.axes or tuple(f"{letter}{m}_{i}" for i in range(member.ndim))
-            members.append(" ".join(f"{name}!" for name in names))
-            taken.update(names)
-        return ", ".join(members)
-
-    return Rule.parse(f"{side(operator.domain, 'i')} -> {side(operator.codomain, 'o')}")
 
 
 def _flat(operator: LinearOperator, v: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 from linops import arrays
 from linops.arrays import Array
-from linops.operator import Operator, _cached_names
+from linops.maps import Operator, _cached_names
 
 __all__ = ["children", "flatten", "leaves", "structure"]
 
