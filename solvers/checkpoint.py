@@ -1,0 +1,3 @@
+class Checkpointer:
+    def __init__(self, *a, **k):
+        raise NotImplementedError

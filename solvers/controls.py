@@ -1,0 +1,102 @@
+"""Checks of what a caller asks a solver for; all of them before the operator is touched."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "bar",
+    "bounds_pair",
+    "callback_or_none",
+    "non_negative",
+    "positive",
+    "positive_count",
+    "whole",
+]
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int >= 0; booleans and fractions are refused."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} is {value!r}; it is a whole number >= 0")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; it is a whole number >= 0")
+    return int(value)
+
+
+def positive_count(name: str, value: Any) -> int:
+    """`value` as an int >= 1."""
+    if whole(name, value) == 0:
+        raise ValueError(f"{name} is 0; it is a whole number >= 1")
+    return int(value)
+
+
+def non_negative(name: str, value: Any) -> float:
+    """`value` as a finite float >= 0."""
+    number = _real(name, value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} is {value!r}; it is a finite number >= 0")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` as a finite float > 0."""
+    number = _real(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} is {value!r}; it is a finite number > 0")
+    return number
+
+
+def bounds_pair(bounds: Any) -> tuple[float | None, float | None]:
+    """`(low, high)`, None where there is no bound; None alone bounds nothing."""
+    if bounds is None:
+        return None, None
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise ValueError(f"bounds is {bounds!r}; it is a pair (low, high), None for no bound")
+    ends: list[float | None] = []
+    for end, open_end in zip(bounds, (-math.inf, math.inf), strict=True):
+        number = None if end is None else _real("bounds", end)
+        if number is not None and math.isnan(number):
+            raise ValueError(f"bounds is {bounds!r}; its ends are numbers or None")
+        ends.append(None if number == open_end else number)
+    low, high = ends
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"bounds is {bounds!r}; its first entry must not exceed the second")
+    return low, high
+
+
+def callback_or_none(callback: Any) -> Callable[..., Any] | None:
+    """A callable or None."""
+    if callback is not None and not callable(callback):
+        raise ValueError(
+            f"callback is {callback!r}; it is called as callback(iteration, residual, solution)"
+        )
+    return callback  # type: ignore[no-any-return]
+
+
+def bar(progress: Any, name: str, total: int, start: int) -> Any:
+    """A tqdm bar, or None; tqdm is imported here."""
+    if progress is not True and progress is not False:
+        raise ValueError(f"progress is {progress!r}; it is True or False")
+    if not progress:
+        return None
+    try:
+        tqdm = importlib.import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True draws its bar with tqdm, which is not installed: "
+            "pip install tqdm, or leave progress=False"
+        ) from error
+    return tqdm(total=total, initial=start, desc=name)
+
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} is {value!r}; it is a real number")
+    return float(value)

@@ -1,0 +1,162 @@
+"""Vector arithmetic on elements of spaces: arrays or tuples of them, with batch axes in front.
+
+Coefficients are NumPy float64 arrays of the batch's shape (0-d without a batch), so that each
+member of a batch has its own step. Nothing is written into an array that came from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import DTypeError
+from linops.precision import real_of
+from linops.space import AnySpace, ProductSpace, inners
+
+__all__ = [
+    "add_scaled",
+    "admit",
+    "batch_of",
+    "clipped",
+    "each",
+    "first",
+    "hand_out",
+    "products",
+    "require_finite",
+    "subtract",
+    "zeros",
+]
+
+
+def each(function: Callable[..., Array], *elements: Any) -> Any:
+    """`function` on arrays, or member by member on tuples."""
+    if isinstance(elements[0], tuple):
+        return tuple(function(*parts) for parts in zip(*elements, strict=True))
+    return function(*elements)
+
+
+def first(x: Any) -> Array:
+    """The array, or the first of a tuple: what stands for namespace and device."""
+    return x[0] if isinstance(x, tuple) else x
+
+
+def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
+    """A private copy of `x` in the space's dtype and the namespace of `like`, off any graph.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Where `x` is no element of `space`.
+    """
+    space.check_shape(x, name)
+    parts = x if isinstance(space, ProductSpace) else (x,)
+    copies = []
+    for part, member in zip(parts, space.members, strict=True):
+        if arrays.dtype_of(part).kind == "c" and not member.is_complex:
+            raise DTypeError(f"{name} is {part.dtype}; the operator's space is {member.dtype}")
+        if hasattr(part, "detach"):
+            part = part.detach()
+        if like is not None:
+            part = arrays.convert(part, first(like))
+        part = arrays.cast(part, member.dtype)
+        if type(part) is np.ndarray:
+            part = np.array(part)
+        elif not arrays.is_jax(part):
+            part = arrays.namespace(part).asarray(part, copy=True)
+        copies.append(part)
+    return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
+
+
+def require_finite(x: Any, name: str) -> None:
+    """Raise a `ValueError` that names the first entry that is NaN or infinite."""
+    parts = x if isinstance(x, tuple) else (x,)
+    for number, part in enumerate(parts):
+        xp = arrays.namespace(part)
+        finite = xp.isfinite(part)
+        if bool(xp.all(finite)):
+            continue
+        bad = np.argwhere(~arrays.to_numpy(finite))
+        index = tuple(int(i) for i in bad[0])
+        where = f"{name}[{number}]" if isinstance(x, tuple) else name
+        value = arrays.to_numpy(part)[index]
+        raise ValueError(
+            f"{where}[{', '.join(map(str, index))}] is {value} ({len(bad)} entries are not "
+            "finite); repair or mask them (weight 0 does not hide them)"
+        )
+
+
+def batch_of(x: Any, space: AnySpace) -> tuple[int, ...]:
+    """The leading batch axes of an element."""
+    part = first(x)
+    return tuple(part.shape)[: part.ndim - space.members[0].ndim]
+
+
+def zeros(space: AnySpace, batch: tuple[int, ...], like: Any) -> Any:
+    """Zeros with batch axes in front."""
+    made = [arrays.zeros((*batch, *m.shape), m.dtype, first(like)) for m in space.members]
+    return tuple(made) if isinstance(space, ProductSpace) else made[0]
+
+
+def add_scaled(x: Any, factor: np.ndarray, p: Any) -> Any:
+    """`x + factor * p`, a new element; one factor for each member of the batch."""
+
+    def part(x: Array, p: Array) -> Array:
+        a = _coefficient(factor, p)
+        if type(p) is np.ndarray and type(x) is np.ndarray:
+            out = p * a
+            out += x
+            return out
+        return x + p * a
+
+    return each(part, x, p)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """`a - b`, a new element."""
+    return each(lambda left, right: left - right, a, b)
+
+
+def clipped(x: Array, low: float | None, high: float | None) -> Array:
+    """`x` within bounds; itself where there are none."""
+    if low is None and high is None:
+        return x
+    if type(x) is np.ndarray:
+        return np.clip(x, low, high)
+    return arrays.namespace(x).clip(x, low, high)
+
+
+def products(*triples: tuple[AnySpace, Any, Any]) -> list[np.ndarray]:
+    """Real parts of inner products `(space, a, b)`, all read to the host together.
+
+    Float64 NumPy arrays of the batch's shape.
+    """
+    values = inners(*triples)
+    if arrays.is_numpy(values[0]):
+        return [np.asarray(value.real, np.float64) for value in values]
+    xp = arrays.namespace(*values)
+    real = [xp.real(v) if arrays.dtype_of(v).kind == "c" else v for v in values]
+    host = np.asarray(arrays.to_numpy(xp.stack(real)), np.float64)
+    return list(host)
+
+
+def hand_out(x: Any) -> Any:
+    """`x` as a callback may have it: NumPy arrays as read-only views."""
+
+    def part(x: Array) -> Array:
+        if type(x) is np.ndarray:
+            x = x.view()
+            x.flags.writeable = False
+        return x
+
+    return each(part, x)
+
+
+def _coefficient(factor: np.ndarray, like: Array) -> Any:
+    if factor.ndim == 0:
+        return float(factor)
+    real = np.asarray(factor, real_of(arrays.dtype_of(like)))
+    return arrays.convert(real.reshape(factor.shape + (1,) * (like.ndim - factor.ndim)), like)

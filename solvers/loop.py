@@ -1,0 +1,241 @@
+"""What every iteration shares: admission, history, stopping, callbacks, progress, checkpoints.
+
+A solver builds a `Run`, calls `begin` with the first residual norms, loops while `run.going`,
+calls `completed` after each iteration, and ends with `result`. What an iteration does, and what
+state it needs, is the solver's own business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from linops.errors import CheckpointError
+from linops.operator import LinearOperator
+from solvers import controls
+from solvers.checkpoint import Checkpointer
+from solvers.elements import admit, batch_of, first, hand_out, products, require_finite, zeros
+from solvers.result import (
+    CALLBACK_STOPPED,
+    LIMIT_REACHED,
+    RESIDUAL_REACHED,
+    SolverResult,
+)
+
+__all__ = ["Run", "no_graph"]
+
+
+class Run:
+    """One solve: its admitted inputs, its history and the state of each member of the batch.
+
+    Parameters
+    ----------
+    name
+        Of the algorithm, for the checkpoint and the progress bar.
+    A, y, x0
+        Operator, measurements, start (None: zero).
+    iterations, rtol, atol, callback, progress
+        As the solvers document them.
+    checkpoint_directory, resume, checkpoint_every, keep
+        As the solvers document them.
+    settings
+        What else identifies the solve: numbers, arrays, functionals.
+    tolerances
+        Further tolerances of the solver; like rtol and atol they may change on resuming.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        A: LinearOperator,
+        y: Any,
+        *,
+        iterations: Any,
+        x0: Any = None,
+        rtol: Any = 0.0,
+        atol: Any = 0.0,
+        callback: Any = None,
+        progress: Any = False,
+        checkpoint_directory: Any = None,
+        resume: Any = None,
+        checkpoint_every: Any = 1,
+        keep: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        tolerances: Mapping[str, float] | None = None,
+    ) -> None:
+        self.limit = controls.whole("iterations", iterations)
+        self._rtol = controls.non_negative("rtol", rtol)
+        self._atol = controls.non_negative("atol", atol)
+        self._callback = controls.callback_or_none(callback)
+        every = controls.positive_count("checkpoint_every", checkpoint_every)
+        kept = None if keep is None else controls.positive_count("keep", keep)
+        self.A = A
+        self.y = admit(y, A.codomain, "y")
+        self.batch = batch_of(self.y, A.codomain)
+        require_finite(self.y, "y")
+        self.started = x0 is not None
+        self.x = zeros(A.domain, self.batch, self.y)
+        if x0 is not None:
+            self.x = self._start(x0)
+        self._checkpoints: Checkpointer | None = None
+        self.restored: dict[str, Any] | None = None
+        self.iteration = 0
+        self.history: list[np.ndarray] = []
+        self.histories: dict[str, list[float]] = {}
+        self._reasons: dict[tuple[int, ...], tuple[str, bool]] = {}
+        self.active = np.ones(self.batch, bool)
+        self._saved_at = -1
+        self._tolerances = {"rtol": self._rtol, "atol": self._atol, **(tolerances or {})}
+        if checkpoint_directory is not None or resume is not None:
+            self._checkpoints = Checkpointer(
+                name,
+                directory=checkpoint_directory,
+                every=every,
+                keep=kept,
+                operator=A,
+                measurements=self.y,
+                start=self.x if self.started else None,
+                settings=dict(settings or {}),
+            )
+            if resume is not None:
+                self._restore(resume)
+        self._bar = controls.bar(progress, name, self.limit, self.iteration)
+
+    @property
+    def going(self) -> bool:
+        """Whether another iteration is due."""
+        return self.iteration < self.limit and bool(self.active.any())
+
+    @property
+    def last(self) -> bool:
+        """Whether the iteration under way is the last one, and nothing will resume from it."""
+        return self.iteration + 1 >= self.limit and self._checkpoints is None
+
+    def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
+        """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
+        if norm is None:
+            norm = np.sqrt(products((self.A.codomain, self.y, self.y))[0])
+        self.bound = self._atol + self._rtol * norm
+        if self.restored is None:
+            self.history = [residual]
+        self.stop(self.active & (self.history[-1] <= self.bound), RESIDUAL_REACHED, True)
+
+    def stop(self, members: np.ndarray, reason: str, converged: bool) -> None:
+        """End these members of the batch."""
+        for index in np.argwhere(members & self.active):
+            self._reasons[tuple(int(i) for i in index)] = (reason, converged)
+        self.active = self.active & ~members
+
+    def completed(
+        self,
+        residual: np.ndarray,
+        x: Any,
+        state: Callable[[], dict[str, Any]],
+        record: Mapping[str, float] | None = None,
+    ) -> None:
+        """Close an iteration: history, tolerance, checkpoint, callback, progress bar.
+
+        Members that have ended keep their last norm.
+        """
+        self.iteration += 1
+        self.x = x
+        self.history.append(np.where(self.active, residual, self.history[-1]))
+        for name, value in (record or {}).items():
+            self.histories.setdefault(name, []).append(float(value))
+        self.stop(self.active & (residual <= self.bound), RESIDUAL_REACHED, True)
+        if self._checkpoints is not None:
+            due = self._checkpoints.due(self.iteration) or not self.going
+            if due:
+                self._save(state)
+        if self._bar is not None:
+            self._bar.update()
+            if not self.batch:
+                self._bar.set_postfix(residual=f"{float(residual):.4g}")
+        if self._callback is not None:
+            shown: Any = self.history[-1].ravel().tolist() if self.batch else float(residual)
+            if self._callback(self.iteration, shown, hand_out(x)) is False:
+                if self._checkpoints is not None and self._saved_at != self.iteration:
+                    self._save(state)
+                self.stop(self.active, CALLBACK_STOPPED, False)
+
+    def result(self) -> SolverResult:
+        """The outcome."""
+        self.stop(self.active, LIMIT_REACHED, False)
+        if self._bar is not None:
+            self._bar.close()
+        rows: list[Any] = [
+            row.ravel().tolist() if self.batch else float(row) for row in self.history
+        ]
+        ended = [self._reasons[index] for index in np.ndindex(*self.batch)]
+        reasons, converged = [reason for reason, _ in ended], [met for _, met in ended]
+        return SolverResult(
+            solution=self.x,
+            iterations=self.iteration,
+            residual_history=rows,
+            converged=converged if self.batch else converged[0],
+            reason=reasons if self.batch else reasons[0],
+            histories=self.histories,
+        )
+
+    def _start(self, x0: Any) -> Any:
+        x = admit(x0, self.A.domain, "x0", like=self.y)
+        given = batch_of(x, self.A.domain)
+        if given != self.batch:
+            if given:
+                raise ValueError(f"x0 has the batch axes {given}, y has {self.batch}")
+            spread = zeros(self.A.domain, self.batch, self.y)
+            x = tuple(a + b for a, b in zip(spread, x, strict=True)) if isinstance(
+                x, tuple
+            ) else spread + x
+        require_finite(x, "x0")
+        return x
+
+    def _save(self, state: Callable[[], dict[str, Any]]) -> None:
+        assert self._checkpoints is not None
+        self._saved_at = self.iteration
+        self._checkpoints.save(
+            self.iteration,
+            state(),
+            history=[row.tolist() for row in self.history],
+            histories=self.histories,
+            ended=[[list(index), *end] for index, end in self._reasons.items()],
+            tolerances=self._tolerances,
+        )
+
+    def _restore(self, resume: Any) -> None:
+        assert self._checkpoints is not None
+        saved = self._checkpoints.load(resume, like=first(self.y))
+        if saved.iteration > self.limit:
+            raise CheckpointError(
+                f"iterations is {self.limit}, but {saved.path} holds iteration "
+                f"{saved.iteration}; iterations is the total target"
+            )
+        self.restored = saved.state
+        self.iteration = saved.iteration
+        self._saved_at = saved.iteration
+        self.history = [np.asarray(row, np.float64) for row in saved.history]
+        self.histories = {name: list(values) for name, values in saved.histories.items()}
+        if saved.tolerances == self._tolerances:
+            for index, reason, converged in saved.ended:
+                self.stop(_only(self.batch, index), reason, converged)
+
+
+def _only(batch: tuple[int, ...], index: list[int]) -> np.ndarray:
+    members = np.zeros(batch, bool)
+    members[tuple(index)] = True
+    return members
+
+
+@contextlib.contextmanager
+def no_graph() -> Any:
+    """Record no derivatives inside; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+    else:
+        with torch.no_grad():
+            yield

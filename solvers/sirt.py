@@ -1,0 +1,144 @@
+"""Simultaneous iterative reconstruction (SIRT) with row and column sums as weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.operator import LinearOperator
+from solvers.controls import bounds_pair, positive
+from solvers.elements import admit, clipped, each, first, products, subtract, zeros
+from solvers.loop import Run, no_graph
+from solvers.result import SolverResult
+
+__all__ = ["sirt"]
+
+
+@no_graph()
+def sirt(
+    A: LinearOperator,
+    y: Any,
+    *,
+    iterations: int,
+    x0: Any = None,
+    relaxation: float = 1.0,
+    bounds: tuple[float | None, float | None] | None = (0, None),
+    row_sums: Any = None,
+    column_sums: Any = None,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    callback: Any = None,
+    progress: bool = False,
+    checkpoint_directory: Any = None,
+    resume: Any = None,
+    checkpoint_every: int = 1,
+    keep: int | None = None,
+) -> SolverResult:
+    """Iterate `x += relaxation C A.H (R (y - A x))`, clipped to `bounds`.
+
+    R is 1 / (A 1), C is 1 / (A.H 1), and 0 where a sum is not positive.
+
+    Parameters
+    ----------
+    A
+        A linear operator whose entries are not negative (tag `"nonnegative"`); another one
+        needs `row_sums` and `column_sums`.
+    y
+        Measurements; leading batch axes are solved side by side.
+    relaxation
+        Step, > 0; it converges below 2.
+    bounds
+        `(low, high)`, None for no bound.
+    row_sums, column_sums
+        Sums of |A| along rows (an element of the codomain) and columns (of the domain).
+    iterations, x0, rtol, atol, callback, progress, checkpoint_directory, resume, checkpoint_every, keep
+        As for `cgls`.
+
+    Raises
+    ------
+    ValueError
+        For bad controls, measurements that are not finite, or an operator without the tag and
+        without sums, before A is applied.
+    CheckpointError
+        As for `cgls`.
+    """
+    relaxation = positive("relaxation", relaxation)
+    low, high = bounds_pair(bounds)
+    bounded = low is not None or high is not None
+    if bounded and A.domain.is_complex:
+        raise ValueError(f"bounds {bounds!r} order real numbers; pass bounds=None on {A.domain}")
+    if (row_sums is None or column_sums is None) and "nonnegative" not in A.tags:
+        raise ValueError(
+            f"SIRT weighs by the sums of |A|, which A @ 1 gives only where no entry is negative: "
+            f"{A.name} has no tag 'nonnegative'. Declare it (tags=('nonnegative',)), or pass "
+            "row_sums and column_sums"
+        )
+    run = Run(
+        "sirt", A, y, iterations=iterations, x0=x0, rtol=rtol, atol=atol, callback=callback,
+        progress=progress, checkpoint_directory=checkpoint_directory, resume=resume,
+        checkpoint_every=checkpoint_every, keep=keep,
+        settings={
+            "relaxation": relaxation, "bounds": [low, high], "row_sums": row_sums,
+            "column_sums": column_sums,
+        },
+    )
+    sums = [
+        None if given is None else admit(given, space, name, like=run.y)
+        for given, space, name in (
+            (row_sums, A.codomain, "row_sums"), (column_sums, A.domain, "column_sums"),
+        )
+    ]
+    if run.restored is None:
+        x = run.x
+        r = subtract(run.y, A @ x) if run.started else run.y
+    else:
+        x = run.restored["x"]
+        run.x = x
+        r = subtract(run.y, A @ x)
+    rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
+    run.begin(np.sqrt(rr), np.sqrt(yy))
+    if run.going:
+        like = first(run.y)
+        R = _reciprocal(A @ _ones(A.domain, like) if sums[0] is None else sums[0], 1.0)
+        # Relaxation travels with C: one multiplication less in every iteration.
+        C = _reciprocal(A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1], relaxation)
+
+    while run.going:
+        update = A.H @ each(_times, R, r)
+        moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
+        x = each(lambda new, old: _where_active(run.active, new, old), moved, x)
+        r = subtract(run.y, A @ x)
+        (rr,) = products((A.codomain, r, r))
+        run.completed(np.sqrt(rr), x, lambda: {"x": x})
+    run.x = x
+    return run.result()
+
+
+def _times(weights: Any, x: Any) -> Any:
+    return weights * x
+
+
+def _ones(space: Any, like: Any) -> Any:
+    return each(lambda part: arrays.namespace(part).ones_like(part), zeros(space, (), like))
+
+
+def _reciprocal(sums: Any, factor: float) -> Any:
+    def part(s: Any) -> Any:
+        xp = arrays.namespace(s)
+        if arrays.dtype_of(s).kind == "c":
+            s = xp.real(s)
+        positive_sums = s > 0
+        safe = xp.where(positive_sums, s, xp.ones_like(s))
+        return xp.where(positive_sums, factor / safe, xp.zeros_like(s))
+
+    return each(part, sums)
+
+
+def _where_active(active: np.ndarray, new: Any, old: Any) -> Any:
+    if active.all():
+        return new
+    xp = arrays.namespace(new)
+    mask = active.reshape(active.shape + (1,) * (new.ndim - active.ndim))
+    return xp.where(arrays.convert(mask, new), new, old)
