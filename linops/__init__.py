@@ -31,6 +31,7 @@ from linops.elementary import (
     Scatter,
     Zero,
 )
+from linops.elementary.pointwise import Exp, Log, Power, transmission
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -44,12 +45,15 @@ __all__ = [
     "Cost",
     "Crop",
     "Diagonal",
+    "Exp",
     "Gradient",
     "Identity",
     "LinearOperator",
+    "Log",
     "Matrix",
     "Operator",
     "Pad",
+    "Power",
     "Precision",
     "ProductSpace",
     "Restriction",
@@ -65,5 +69,6 @@ __all__ = [
     "hstack",
     "inners",
     "kron",
+    "transmission",
     "vstack",
 ]

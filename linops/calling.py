@@ -21,7 +21,7 @@ from linops.space import AnySpace, ProductSpace, Space
 if TYPE_CHECKING:
     from linops.operator import Operator
 
-__all__ = ["batch_shape", "call", "guarded"]
+__all__ = ["admitted", "batch_shape", "call", "guarded"]
 
 
 def call(operator: Operator, x: Any) -> Any:
@@ -53,6 +53,13 @@ def call(operator: Operator, x: Any) -> Any:
     x = _each(lambda part, space: admit(operator, part, space), x, domain)
     y = operator._forward(x)
     return _unaliased(y, x) if operator._aliases else y
+
+
+def admitted(operator: Operator, x: Any) -> Any:
+    """An element of the domain, of a checked shape, in the domain's dtype."""
+    if isinstance(operator.domain, ProductSpace):
+        x = tuple(x)
+    return _each(lambda part, space: admit(operator, part, space), x, operator.domain)
 
 
 def admit(operator: Operator, x: Array, space: Space) -> Array:

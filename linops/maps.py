@@ -165,6 +165,22 @@ class Operator(ABC):
 
         return block(self, axis, start, stop, padded)
 
+    def jacobian(self, x: Any) -> LinearOperator:
+        """The derivative at `x`, a linear operator that solvers can use.
+
+        Its primal pass runs once, here.
+        """
+        self.domain.check_shape(x, f"{self.name}.jacobian")
+        return self._jacobian(calling.admitted(self, x))
+
+    def jvp(self, x: Any, dx: Any) -> Any:
+        """The derivative at `x` along `dx`."""
+        return self.jacobian(x)(dx)
+
+    def vjp(self, x: Any, dy: Any) -> Any:
+        """The adjoint of the derivative at `x`, applied to `dy`."""
+        return self.jacobian(x).H(dy)
+
     @abstractmethod
     def _apply(self, x: Any) -> Any:
         """The map itself; `x` is validated, cast, and without batch axes unless `batched`."""
@@ -227,6 +243,12 @@ class Operator(ABC):
         return power(self, exponent)
 
     # --- hooks -------------------------------------------------------------------------
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        raise TypeError(
+            f"{self.name} declares no derivative: override _jacobian(x), or build it with "
+            "from_function(..., linear=False)"
+        )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         """A better block than "extend by zeros, apply, crop"; None where there is none."""

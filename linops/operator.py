@@ -141,18 +141,6 @@ class LinearOperator(Operator):
 
         return columns(self, index, axes)
 
-    def jvp(self, x: Any, dx: Any) -> Any:
-        """The derivative at `x` along `dx`: `A @ dx`."""
-        return self(dx)
-
-    def vjp(self, x: Any, dy: Any) -> Any:
-        """The adjoint of the derivative at `x`, applied to `dy`: `A.H @ dy`."""
-        return self.H(dy)
-
-    def jacobian(self, x: Any) -> LinearOperator:
-        """The derivative at `x`: the operator itself."""
-        return self
-
     def matvec(self, v: Array) -> Array:
         """A on a flat vector `(N,)` or `(N, 1)`, for SciPy's and PyLops' solvers."""
         return _flat(self, v)
@@ -175,6 +163,9 @@ class LinearOperator(Operator):
         return self.codomain.shape
 
     # --- hooks -------------------------------------------------------------------------
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        return self
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         """The columns at a cost in proportion to them; None where there is no such way."""

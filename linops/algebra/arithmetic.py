@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.algebra import nonlinear
 from linops.algebra.complexify import complexify
 from linops.algebra.product import Product
 from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, simplify_pair
@@ -61,19 +62,24 @@ def as_operator(value: Any) -> LinearOperator:
     )
 
 
-def matmul(left: LinearOperator, right: Any) -> Any:
+def matmul(left: Operator, right: Any) -> Any:
     """`left @ right`: composition with an operator, application to anything else."""
-    if isinstance(right, LinearOperator):
-        return compose(left, right)
-    if isinstance(right, Operator):
-        return NotImplemented
-    if is_sparse(right) or _is_foreign(right):
-        return compose(left, as_operator(right))
+    if isinstance(right, Operator) or is_sparse(right) or _is_foreign(right):
+        right = right if isinstance(right, Operator) else as_operator(right)
+        if isinstance(left, LinearOperator) and isinstance(right, LinearOperator):
+            return compose(left, right)
+        return nonlinear.composed(left, right)
+    if not isinstance(left, LinearOperator):
+        raise TypeError(
+            f"{left.name} is not linear: apply it as a function, N(x); '@' composes operators"
+        )
     return left(right)
 
 
-def rmatmul(right: LinearOperator, left: Any) -> Any:
+def rmatmul(right: Operator, left: Any) -> Any:
     """`left @ right` for a `left` that is no operator of ours: `array @ A` is `A.T @ array`."""
+    if not isinstance(right, LinearOperator):
+        return matmul(as_operator(left), right)
     if is_sparse(left) or _is_foreign(left):
         return compose(as_operator(left), right)
     return right.T(left)
@@ -118,12 +124,14 @@ def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
     return flat[0] if len(flat) == 1 else Product(flat)
 
 
-def add(a: Any, b: Any) -> LinearOperator:
+def add(a: Any, b: Any) -> Any:
     """`a + b`."""
     if is_scalar(a) and a == 0:
         return as_operator(b)
     if is_scalar(b) and b == 0:
         return as_operator(a)
+    if _nonlinear(a) or _nonlinear(b):
+        return nonlinear.summed(_any_operator(a), _any_operator(b))
     left, right = as_operator(a), as_operator(b)
     for side in ("domain", "codomain"):
         x, y = getattr(left, side), getattr(right, side)
@@ -148,14 +156,14 @@ def add(a: Any, b: Any) -> LinearOperator:
     return terms[0] if len(terms) == 1 else Sum(terms)
 
 
-def subtract(a: Any, b: Any) -> LinearOperator:
+def subtract(a: Any, b: Any) -> Any:
     """`a - b`."""
     if is_scalar(b) and b == 0:
-        return as_operator(a)
-    return add(a, scale(-1, as_operator(b)))
+        return _any_operator(a)
+    return add(a, scale(-1, _any_operator(b)))
 
 
-def multiply(scalar: Any, operator: LinearOperator) -> LinearOperator:
+def multiply(scalar: Any, operator: Operator) -> Any:
     """`scalar * operator`; anything that is no scalar raises and names `@`."""
     if not is_scalar(scalar):
         raise TypeError(
@@ -165,7 +173,7 @@ def multiply(scalar: Any, operator: LinearOperator) -> LinearOperator:
     return scale(scalar, operator)
 
 
-def divide(operator: LinearOperator, scalar: Any) -> LinearOperator:
+def divide(operator: Operator, scalar: Any) -> Any:
     """`operator / scalar`; anything that is no scalar raises and names the solvers."""
     if not is_scalar(scalar):
         raise TypeError(
@@ -175,9 +183,11 @@ def divide(operator: LinearOperator, scalar: Any) -> LinearOperator:
     return scale(1 / as_scalar(scalar), operator)
 
 
-def scale(scalar: Any, operator: LinearOperator) -> LinearOperator:
+def scale(scalar: Any, operator: Operator) -> Any:
     """`scalar * operator`, merged with a scalar that is there already."""
     value = as_scalar(scalar)
+    if not isinstance(operator, LinearOperator):
+        return nonlinear.scaled(value, operator)
     if isinstance(value, complex) or (
         arrays.is_array(value) and arrays.dtype_of(value).kind == "c"
     ):
@@ -197,7 +207,7 @@ def scale(scalar: Any, operator: LinearOperator) -> LinearOperator:
     return Scaled(value, operator)
 
 
-def power(operator: LinearOperator, exponent: Any) -> LinearOperator:
+def power(operator: Operator, exponent: Any) -> Any:
     """`operator ** n` for a whole n >= 0; `A ** 0` is the identity."""
     try:
         n = python_operator.index(exponent)
@@ -210,10 +220,18 @@ def power(operator: LinearOperator, exponent: Any) -> LinearOperator:
             f"'**' takes a square operator, {operator.name} maps {operator.domain} to "
             f"{operator.codomain}"
         )
-    result: LinearOperator = Identity(operator.domain)
+    result: Any = Identity(operator.domain)
     for _ in range(n):
-        result = compose(operator, result)
+        result = matmul(operator, result)
     return result
+
+
+def _nonlinear(value: Any) -> bool:
+    return isinstance(value, Operator) and not isinstance(value, LinearOperator)
+
+
+def _any_operator(value: Any) -> Operator:
+    return value if isinstance(value, Operator) else as_operator(value)
 
 
 def _factors(operator: LinearOperator) -> tuple[LinearOperator, ...]:

@@ -8,6 +8,7 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from linops.algebra.relations import positions
 from linops.elementary.windows import Crop, Cut, Pad, PlaneWindow, resized
@@ -100,26 +101,23 @@ def crop_outputs(
 
 
 def weakened(
-    term: LinearOperator,
+    term: Operator,
     name: str,
     start: int,
     stop: int,
     padded: bool,
     relation: Relation,
     halo: int,
-) -> LinearOperator | None:
+) -> Any:
     """A term's block read by a weaker relation of the sum or stack it stands in.
 
     Aligned may be read as produced (the input is restricted) or contracted (the output is
     extended); a smaller halo is cut out of a larger one.
     """
-    from linops.algebra.arithmetic import flat_product
-
     own, rule = term.rule.relation(name), term.rule
     inner = term.block(name, start, stop, padded)
-    assert isinstance(inner, LinearOperator)
     cuts = positions(rule.domain, name)
-    parts: list[LinearOperator] = [inner]
+    parts: list[Operator] = [inner]
     if relation is Relation.CONTRACTED and own is Relation.ALIGNED:
         out = positions(rule.codomain, name)
         parts.insert(0, _extend(term.codomain, out, start, stop, padded))
@@ -142,7 +140,15 @@ def weakened(
         if (lo, hi) != wide:
             larger = resized(term.domain, cuts, wide[1] - wide[0])
             parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0]))
-    return flat_product(parts)
+    return _chained(parts)
+
+
+def _chained(parts: list[Operator]) -> Operator:
+    from linops.algebra.arithmetic import flat_product
+    from linops.algebra.nonlinear import composed
+
+    linear = [part for part in parts if isinstance(part, LinearOperator)]
+    return flat_product(linear) if len(linear) == len(parts) else composed(*parts)
 
 
 def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:

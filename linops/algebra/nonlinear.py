@@ -1,0 +1,250 @@
+"""Compositions of maps of which some are not linear: chain rule, sums, scalar multiples.
+
+The Jacobian of a composition is the product of the Jacobians, each taken where the one before has
+led; the primal pass runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from linops.algebra.relations import product_links, product_rule, sum_rule
+from linops.algebra.scaled import _times
+from linops.algebra.sums import _name_in, added
+from linops.cost import Cost
+from linops.errors import DTypeError, ShapeError
+from linops.maps import Operator
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Relation, Rule
+
+__all__ = ["Composition", "Multiple", "NonlinearSum", "composed", "scaled", "summed"]
+
+
+class Composition(Operator):
+    """`terms[0](terms[1](...(x)))`; at least one term is not linear."""
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        super().__init__(terms[-1].domain, terms[0].codomain, name="Composition")
+        self.terms = tuple(terms)
+
+    def _apply(self, x: Any) -> Any:
+        for term in reversed(self.terms):
+            x = term._forward(x)
+        return x
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        from linops.algebra.arithmetic import compose
+
+        result: LinearOperator | None = None
+        for number, term in enumerate(reversed(self.terms)):
+            jacobian = term._jacobian(x)
+            result = jacobian if result is None else compose(jacobian, result)
+            if number < len(self.terms) - 1:
+                x = term._forward(x)
+        assert result is not None
+        return result
+
+    def _derive_rule(self) -> Rule:
+        return _only_local(product_rule([term.rule for term in self.terms]))
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(term.precision for term in self.terms)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        from linops.algebra.blocks import extent_of
+
+        rules = [term.rule for term in self.terms]
+        link = next(
+            (
+                found
+                for found in product_links(rules)
+                if found.relation is Relation.ALIGNED and found.names[-1] == axis
+            ),
+            None,
+        )
+        if link is None or link.periodic:
+            return None
+        blocks: list[Operator] = []
+        for term, name in zip(self.terms, link.names, strict=True):
+            blocks.append(term.block(str(name), start, stop, padded))
+            start, stop = term._input_range(str(name), start, stop)
+            if not padded:
+                n = extent_of(term.domain, term.rule.domain, str(name))
+                start = min(max(start, 0), n)
+                stop = max(min(stop, n), start)
+        return composed(*blocks)
+
+    def _cost(self) -> Cost:
+        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+
+
+class NonlinearSum(Operator):
+    """`terms[0](x) + terms[1](x) + ...`; at least one term is not linear."""
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        super().__init__(terms[0].domain, terms[0].codomain, name="Sum")
+        self.terms = tuple(terms)
+
+    def _apply(self, x: Any) -> Any:
+        total = self.terms[0]._forward(x)
+        for term in self.terms[1:]:
+            total = added(total, term._forward(x))
+        return total
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        from linops.algebra.arithmetic import add
+
+        total = self.terms[0]._jacobian(x)
+        for term in self.terms[1:]:
+            total = add(total, term._jacobian(x))
+        return total
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        ranges = [
+            term._input_range(_name_in(self.rule, term.rule, axis, Relation.ALIGNED), start, stop)
+            for term in self.terms
+        ]
+        return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        from linops.algebra.blocks import weakened
+
+        relation, halo = self.rule.relation(axis), self.rule.halo(axis)
+        if self.rule.periodic(axis):
+            return None
+        blocks = []
+        for term in self.terms:
+            name = _name_in(self.rule, term.rule, axis, relation)
+            block = weakened(term, name, start, stop, padded, relation, halo)
+            if block is None:
+                return None
+            blocks.append(block)
+        return summed(*blocks)
+
+    def _derive_rule(self) -> Rule:
+        return _only_local(sum_rule([term.rule for term in self.terms]))
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(term.precision for term in self.terms)
+
+    def _cost(self) -> Cost:
+        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+
+
+class Multiple(Operator):
+    """`scalar * base` for a base that is not linear."""
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, scalar: Any, base: Operator) -> None:
+        super().__init__(base.domain, base.codomain, name="Scaled")
+        self.scalar = scalar
+        self.base = base
+
+    def _apply(self, x: Any) -> Any:
+        return _times(self.scalar, self.base._forward(x), self.codomain)
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        from linops.algebra.arithmetic import scale
+
+        jacobian: LinearOperator = scale(self.scalar, self.base._jacobian(x))
+        return jacobian
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.base._input_range(axis, start, stop)
+
+    def _derive_rule(self) -> Rule:
+        return self.base.rule
+
+    def _derive_precision(self) -> Precision:
+        return self.base.precision
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
+        return Multiple(self.scalar, self.base.block(axis, start, stop, padded))
+
+    def _cost(self) -> Cost:
+        return self.base.cost()
+
+
+def composed(*terms: Operator) -> Operator:
+    """The composition, outermost first; linear neighbours are multiplied together."""
+    from linops.algebra.arithmetic import compose
+    from linops.elementary.identity import Identity
+
+    flat: list[Operator] = []
+    for term in terms:
+        for part in term.terms if isinstance(term, Composition) else (term,):
+            if isinstance(part, Identity):
+                continue
+            if flat and isinstance(flat[-1], LinearOperator) and isinstance(part, LinearOperator):
+                flat[-1] = compose(flat[-1], part)
+            else:
+                if flat:
+                    _fits(flat[-1], part)
+                flat.append(part)
+    if not flat:
+        return terms[0]
+    return flat[0] if len(flat) == 1 else Composition(flat)
+
+
+def summed(*operators: Operator) -> Operator:
+    """The sum of operators between the same spaces, flat."""
+    a = operators[0]
+    for b in operators[1:]:
+        for side in ("domain", "codomain"):
+            x, y = getattr(a, side), getattr(b, side)
+            if x.shape != y.shape or x.dtype != y.dtype:
+                raise ShapeError(f"cannot add {a.name} and {b.name}: their {side}s are {x} and {y}")
+    terms: list[Operator] = []
+    for term in operators:
+        terms += term.terms if isinstance(term, NonlinearSum) else (term,)
+    return NonlinearSum(terms)
+
+
+def scaled(scalar: Any, operator: Operator) -> Operator:
+    """`scalar * operator`."""
+    if isinstance(scalar, complex) and not operator.codomain.is_complex:
+        raise DTypeError(
+            f"{operator.name} gives real values; a complex multiple of it would not: compose it "
+            "with a complex Diagonal instead"
+        )
+    if isinstance(operator, Multiple):
+        return scaled(scalar * operator.scalar, operator.base)
+    if isinstance(scalar, (int, float)) and scalar == 1:
+        return operator
+    return Multiple(scalar, operator)
+
+
+def _fits(outer: Operator, inner: Operator) -> None:
+    if outer.domain.shape != inner.codomain.shape or outer.domain.dtype != inner.codomain.dtype:
+        raise ShapeError(
+            f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
+            f"{inner.name} gives {inner.codomain}"
+        )
+
+
+def _only_local(rule: Rule) -> Rule:
+    """Partial sums do not pass a nonlinear map: what would be contracted must stay whole."""
+
+    def axes(members: Any) -> Any:
+        return tuple(
+            tuple(
+                replace(a, splits=False, halo=0, periodic=False)
+                if rule.relation(a.name) is Relation.CONTRACTED
+                else a
+                for a in member
+            )
+            for member in members
+        )
+
+    return Rule(axes(rule.domain), axes(rule.codomain))
