@@ -32,6 +32,7 @@ from linops.elementary import (
     Zero,
 )
 from linops.elementary.pointwise import Exp, Log, Power, transmission
+from linops.functionals import QGGMRF, Functional, Quadratic, TotalVariation
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -41,11 +42,13 @@ from linops.stencils import Gradient
 __version__ = "0.1.0"
 
 __all__ = [
+    "QGGMRF",
     "Cast",
     "Cost",
     "Crop",
     "Diagonal",
     "Exp",
+    "Functional",
     "Gradient",
     "Identity",
     "LinearOperator",
@@ -56,10 +59,12 @@ __all__ = [
     "Power",
     "Precision",
     "ProductSpace",
+    "Quadratic",
     "Restriction",
     "Rule",
     "Scatter",
     "Space",
+    "TotalVariation",
     "Zero",
     "as_operator",
     "block_diagonal",
