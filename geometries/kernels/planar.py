@@ -18,10 +18,13 @@ import numpy as np
 
 from linops.compiled import pool
 
+from . import planar_cells as cells
 from . import planar_exact as exact
 from . import planar_fast as fast
 
-__all__ = ["PlanarScan", "adjoint", "forward", "gram_diagonal"]
+__all__ = [
+    "PlanarScan", "adjoint", "adjoint_cells", "forward", "forward_cells", "gram_diagonal",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
@@ -110,7 +113,8 @@ def forward(
     if job.empty or image.shape[0] == 0:
         return
     rows, cols = _padded(image[:, job.ys, job.xs])
-    target = _plain(out[:, :, job.ks])
+    part = out[:, :, job.ks]
+    target = _plain(part)
     tiles = _cut(len(job.views), 4 * pool.workers())
     kernel = fast.forward_fast if precision == "fast" else exact.forward_views
 
@@ -121,8 +125,8 @@ def forward(
         )
 
     pool.run(task, len(tiles) - 1)
-    if target.base is not out and target is not out:
-        out[:, :, job.ks] = target
+    if target is not part:
+        part[...] = target
 
 
 def adjoint(
@@ -162,6 +166,49 @@ def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
     if weights is None:
         weights = np.ones((len(scan.centers), scan.columns), out.dtype)
     out[...] = _adjoint_exact(scan, job, _plain(np.asarray(weights)[None]), squared=True)[0]
+
+
+def forward_cells(scan: PlanarScan, values: Array, index: Array, out: Array) -> None:
+    """Line integrals of a few cells: `values` (B, n) at `index` to `out` (B, V, columns).
+
+    `index` (n,) int64 counts the whole grid flat, row by row; -1 stands for no cell, and
+    whatever its value holds is never read. Weights are those of "float64"; `out` is
+    overwritten. Work follows n times views, beside the zeros.
+    """
+    values, index = _plain(values), _plain(np.asarray(index, np.int64))
+    if out.size == 0:
+        return
+    target = _plain(out)
+    tiles = _cut(len(scan.centers), 8 * pool.workers())
+
+    def task(i: int) -> None:
+        cells.forward_cells(
+            scan.parallel, scan._frames, scan._points, tiles[i], tiles[i + 1], scan._lengths,
+            scan._shape, index, values, target,
+        )
+
+    pool.run(task, len(tiles) - 1)
+    if target is not out:
+        out[...] = target
+
+
+def adjoint_cells(scan: PlanarScan, sinogram: Array, index: Array, out: Array) -> None:
+    """The transpose of `forward_cells`: `sinogram` (B, V, columns) to `out` (B, n)."""
+    sinogram, index = _plain(sinogram), _plain(np.asarray(index, np.int64))
+    if out.size == 0:
+        return
+    target = _plain(out)
+    tiles = _cut(len(index), min(4 * pool.workers(), 1 + len(index) // 64))
+
+    def task(i: int) -> None:
+        cells.adjoint_cells(
+            scan.parallel, scan._frames, scan._points, tiles[i], tiles[i + 1], scan._lengths,
+            scan._shape, index, sinogram, target,
+        )
+
+    pool.run(task, len(tiles) - 1)
+    if target is not out:
+        out[...] = target
 
 
 class _Job:

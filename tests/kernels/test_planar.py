@@ -406,3 +406,51 @@ def test_gram_diagonal(kind: str) -> None:
     np.testing.assert_allclose(out.ravel(), weights.ravel() @ matrix**2, rtol=1e-11)
     planar.gram_diagonal(scan, None, out)
     np.testing.assert_allclose(out.ravel(), (matrix**2).sum(0), rtol=1e-11)
+
+
+CURVED = {
+    **BLOCKS,
+    "curved": lambda: make("fan", np.linspace(0.05, 6.0, 6), 21, 1.4, 0.2, (14, 13), (1.0, 0.8),
+                           (0.3, -0.2), a=15.0, d=24.0, radius=24.0),
+    "inside": SCANS["inside"],
+    "fine": SCANS["fine"],
+    "moved": SCANS["moved"],
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("name", CURVED)
+def test_cells_hold_the_weights_of_the_whole(name: str, few: bool, precision: str) -> None:
+    scan = CURVED[name]()
+    dtype = dtype_of(precision)
+    n = math.prod(scan.grid_shape)
+    rng = np.random.default_rng(8)
+    index = rng.permutation(n)
+    if few:
+        index = index[:5]  # below and above the size at which rays are tabulated
+    matrix = dense(scan, precision).astype(dtype)
+    out = np.empty((1, len(scan.centers), scan.columns), dtype)
+    for c in index[:20]:
+        planar.forward_cells(scan, np.ones((1, 1), dtype), np.array([c]), out)
+        assert np.array_equal(out.ravel(), matrix[:, c])
+    index = np.append(index, -1)
+    values = rng.standard_normal((2, len(index))).astype(dtype)
+    values[:, -1] = np.nan
+    out = np.full((2, *out.shape[1:]), 73.0, dtype)
+    planar.forward_cells(scan, values, index, out)
+    expected = values[:, :-1].astype(np.float64) @ matrix[:, index[:-1]].T.astype(np.float64)
+    eps = 40 * np.finfo(dtype).eps
+    np.testing.assert_allclose(out.reshape(2, -1), expected, atol=eps)
+    data = rng.standard_normal((2, *out.shape[1:])).astype(dtype)
+    sums = np.full((2, len(index)), 73.0, dtype)
+    planar.adjoint_cells(scan, data, index, sums)
+    whole = data.reshape(2, -1).astype(np.float64) @ matrix.astype(np.float64)
+    np.testing.assert_allclose(sums[:, :-1], whole[:, index[:-1]], atol=eps)
+    assert not sums[:, -1].any()
+    for threads in (1, 3):
+        again, sums_again = np.empty_like(out), np.empty_like(sums)
+        with pool.limit(threads, exceed=True):
+            planar.forward_cells(scan, values, index, again)
+            planar.adjoint_cells(scan, data, index, sums_again)
+        assert np.array_equal(again, out) and np.array_equal(sums_again, sums)
