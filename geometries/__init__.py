@@ -15,23 +15,45 @@ from geometries.grid import Grid
 from geometries.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from geometries.analytic.reconstruct import fbp
+    from geometries.analytic.coverage import angular_weights, parker_weights
+    from geometries.analytic.gather import Gather
+    from geometries.analytic.ramp import RampFilter, ramp_response
+    from geometries.analytic.reconstruct import fbp, fbp_operator
+    from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
     from geometries.projector import Projector
 
 __all__ = [
+    "AngularWeights",
     "ConeBeam",
+    "CosineWeights",
     "Detector",
     "FanBeam",
+    "Gather",
     "Grid",
     "ParallelBeam",
+    "ParkerWeights",
     "Projector",
+    "RampFilter",
     "Trajectory",
+    "angular_weights",
     "fbp",
+    "fbp_operator",
+    "parker_weights",
+    "ramp_response",
 ]
 
 _LATER = {
     "Projector": "geometries.projector",
+    "AngularWeights": "geometries.analytic.weights",
+    "CosineWeights": "geometries.analytic.weights",
+    "ParkerWeights": "geometries.analytic.weights",
+    "RampFilter": "geometries.analytic.ramp",
+    "Gather": "geometries.analytic.gather",
+    "angular_weights": "geometries.analytic.coverage",
+    "parker_weights": "geometries.analytic.coverage",
+    "ramp_response": "geometries.analytic.ramp",
     "fbp": "geometries.analytic.reconstruct",
+    "fbp_operator": "geometries.analytic.reconstruct",
 }
 
 
