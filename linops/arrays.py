@@ -327,7 +327,7 @@ def scatter_add(values: Array, index: Array, size: int) -> Array:
         inside = index >= 0
         if not inside.all():
             values, index = values[..., inside], index[inside]
-        np.add.at(out, (..., index), values)
+        np.add.at(out, (..., index), values)  # type: ignore[arg-type]
         return out
     out = zeros(shape, dtype_of(values), values)
     if is_jax(values):

@@ -22,7 +22,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
-from linops.precision import complex_of, real_of
+from linops.precision import complex_of
 from linops.reductions import dot
 
 if TYPE_CHECKING:
@@ -387,6 +387,7 @@ def _extents(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def _dtype(dtype: Any) -> np.dtype:
     name = str(dtype).rsplit(".", 1)[-1] if "torch" in sys.modules else None
+    found: np.dtype
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -420,7 +421,8 @@ def _spacing(
 ) -> tuple[float, ...] | None:
     if spacing is None:
         return None
-    entries = spacing if isinstance(spacing, (tuple, list, np.ndarray)) else (spacing,) * len(shape)
+    several = isinstance(spacing, (tuple, list, np.ndarray))
+    entries: Any = spacing if several else (spacing,) * len(shape)
     values = tuple(float(value) for value in entries)
     if len(values) != len(shape):
         raise ShapeError(

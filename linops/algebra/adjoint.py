@@ -27,11 +27,11 @@ class Adjoint(LinearOperator):
         self._aliases = base._aliases
 
     @property
-    def _forward(self) -> Callable[[Any], Any]:  # type: ignore[override]
+    def _forward(self) -> Callable[[Any], Any]:
         return self.base._backward
 
     @property
-    def _backward(self) -> Callable[[Any], Any]:  # type: ignore[override]
+    def _backward(self) -> Callable[[Any], Any]:
         return self.base._forward
 
     def _apply(self, x: Any) -> Any:

@@ -55,7 +55,8 @@ def as_operator(value: Any) -> LinearOperator:
     if _is_foreign(value):
         from linops.interop.foreign import from_foreign
 
-        return from_foreign(value)
+        foreign: LinearOperator = from_foreign(value)
+        return foreign
     raise TypeError(
         f"expected a linear operator, a matrix, or a SciPy or PyLops operator, got "
         f"{type(value).__name__}; wrap functions with from_functions"

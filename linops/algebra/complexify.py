@@ -95,8 +95,9 @@ def _by_parts(function: Any, x: Any) -> Any:
     xp = arrays.namespace(*parts)
     real = tuple(xp.real(part) for part in parts)
     imaginary = tuple(xp.imag(part) for part in parts)
-    wrap = (lambda t: t) if isinstance(x, tuple) else (lambda t: t[0])
-    y_real, y_imaginary = function(wrap(real)), function(wrap(imaginary))
+    if not isinstance(x, tuple):
+        return arrays.combine(function(real[0]), function(imaginary[0]))
+    y_real, y_imaginary = function(real), function(imaginary)
     if isinstance(y_real, tuple):
         return tuple(arrays.combine(r, i) for r, i in zip(y_real, y_imaginary, strict=True))
     return arrays.combine(y_real, y_imaginary)

@@ -89,7 +89,7 @@ class Product(LinearOperator):
         found = [term._diagonal() for term in self.terms]
         if any(part is None or isinstance(part, tuple) for part in found):
             return None
-        out = found[0]
+        out: Any = found[0]
         for part in found[1:]:
             out = out * part
         return out

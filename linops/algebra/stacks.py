@@ -128,7 +128,7 @@ class VStack(LinearOperator):
         found = [term._gram_diagonal(None) for term in self.terms]
         if any(part is None for part in found):
             return None
-        total = found[0]
+        total: Any = found[0]
         for part in found[1:]:
             total = total + part
         return total

@@ -79,4 +79,4 @@ def _shape(value: Any) -> Hashable:
         return structure(value)
     if arrays.is_array(value):
         return tuple(value.shape), str(value.dtype)
-    return type(value)
+    return type(value).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -77,16 +77,18 @@ class Diagonal(LinearOperator):
         if "self_adjoint" in self.tags:
             return self
         if self.domain.is_complex:
-            return Diagonal(_conjugated(self.array), self.domain)
+            return self.conj()
         return super()._make_adjoint()
 
     def _make_conjugate(self) -> LinearOperator:
+        assert isinstance(self.domain, Space)
         return Diagonal(_conjugated(self.array), self.domain)
 
     def _complexified(self) -> LinearOperator | None:
-        return (
-            None if "real_linear" in self.tags else Diagonal(self.array, self.domain.complexified())
-        )
+        assert isinstance(self.domain, Space)
+        if "real_linear" in self.tags:
+            return None
+        return Diagonal(self.array, self.domain.complexified())
 
     def _derive_tags(self) -> frozenset[str]:
         tags = {"diagonal"}

@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import _numbered, resized
+from linops.elementary.windows import _numbered, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of
@@ -120,15 +120,15 @@ class Matrix(LinearOperator):
             return None
         assert isinstance(self.domain, Space) and isinstance(self.codomain, Space)
         if self.codomain.ndim == 1 and axis == self.rule.codomain[0][0].name:
-            target = resized(self.codomain, [(0, 0)], stop - start)
-            return Matrix(self.array[start:stop], self.domain, target)  # type: ignore[arg-type]
+            target = resized_one(self.codomain, 0, stop - start)
+            return Matrix(self.array[start:stop], self.domain, target)
         if self.domain.ndim == 1 and axis == self.rule.domain[0][0].name:
-            source = resized(self.domain, [(0, 0)], stop - start)
-            return Matrix(self.array[:, start:stop], source, self.codomain)  # type: ignore[arg-type]
+            source = resized_one(self.domain, 0, stop - start)
+            return Matrix(self.array[:, start:stop], source, self.codomain)
         return None
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
-        assert isinstance(self.domain, Space)
+        assert isinstance(self.domain, Space) and isinstance(self.codomain, Space)
         if is_sparse(self.array) or self.domain.ndim != 1:
             return None
         columns = arrays.take_last(self.array, index)

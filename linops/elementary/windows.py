@@ -9,7 +9,7 @@ outside the array. They select, they never multiply: NaN in a plane that is left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
 from linops.space import AnySpace, ProductSpace, Space
 
-__all__ = ["Crop", "Cut", "Pad", "PlaneMask", "PlaneWindow", "axis_number", "resized"]
+__all__ = [
+    "Crop",
+    "Cut",
+    "Pad",
+    "PlaneMask",
+    "PlaneWindow",
+    "axis_number",
+    "resized",
+    "resized_one",
+]
 
 Cut = tuple[int, int]
 """Member of a space, and axis within it, that a window cuts."""
@@ -52,14 +61,14 @@ class Crop(LinearOperator):
                     f"{space.shape[number]} planes"
                 )
             cuts.append((0, number, int(start)))
-            small = _resize_one(small, number, stop - start)
+            small = resized_one(small, number, stop - start)
         super().__init__(space, small, _window_rule(space, cuts))
         self._cuts = tuple(cuts)
 
     @classmethod
     def along(cls, space: AnySpace, cuts: Sequence[Cut], start: int, stop: int) -> Crop:
         """The crop of several members of `space` to one range of planes."""
-        return _make(cls, space, resized(space, cuts, stop - start), [(*c, start) for c in cuts])
+        return _make(Crop, space, resized(space, cuts, stop - start), [(*c, start) for c in cuts])
 
     def _apply(self, x: Any) -> Any:
         return _crop(x, self.codomain, self._cuts)
@@ -114,14 +123,14 @@ class Pad(LinearOperator):
                     "(Crop takes planes away)"
                 )
             cuts.append((0, number, int(before)))
-            large = _resize_one(large, number, space.shape[number] + before + after)
+            large = resized_one(large, number, space.shape[number] + before + after)
         super().__init__(space, large, _window_rule(space, cuts))
         self._cuts = tuple(cuts)
 
     @classmethod
     def along(cls, space: AnySpace, cuts: Sequence[Cut], start: int, stop: int) -> Pad:
         """From planes `start` to `stop` into several members of `space`."""
-        return _make(cls, resized(space, cuts, stop - start), space, [(*c, start) for c in cuts])
+        return _make(Pad, resized(space, cuts, stop - start), space, [(*c, start) for c in cuts])
 
     def _apply(self, x: Any) -> Any:
         return _pad(x, self.codomain, self._cuts)
@@ -243,7 +252,8 @@ class PlaneMask(LinearOperator):
 
         return _map_members(mask, x, self.domain)
 
-    _apply_adjoint = _apply
+    def _apply_adjoint(self, y: Any) -> Any:
+        return self._apply(y)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         cuts = _cuts_named(self.rule, axis)
@@ -272,17 +282,21 @@ def resized(space: AnySpace, cuts: Sequence[Cut], extent: int) -> AnySpace:
     """`space` with another extent along the given axes."""
     members = list(space.members)
     for m, position in cuts:
-        members[m] = _resize_one(members[m], position, extent)
+        members[m] = resized_one(members[m], position, extent)
     return ProductSpace(members) if isinstance(space, ProductSpace) else members[0]
 
 
-def _resize_one(space: Space, position: int, extent: int) -> Space:
+def resized_one(space: Space, position: int, extent: int) -> Space:
+    """A plain space with another extent along one axis."""
     shape = list(space.shape)
     shape[position] = extent
     return Space(tuple(shape), space.dtype, space.axes, space.spacing)
 
 
-def _make(cls: Any, domain: AnySpace, codomain: AnySpace, cuts: Any) -> Any:
+_Window = TypeVar("_Window", Crop, Pad)
+
+
+def _make(cls: type[_Window], domain: AnySpace, codomain: AnySpace, cuts: Any) -> _Window:
     # Crop and Pad from their parts; the public constructors derive one space from the other.
     operator = object.__new__(cls)
     LinearOperator.__init__(operator, domain, codomain, _window_rule(domain, cuts))
@@ -306,7 +320,7 @@ def _numbered(count: int) -> list[str]:
 def _window_rule(space: AnySpace, cuts: Sequence[tuple[int, ...]], whole: bool = False) -> Rule:
     cut = {(c[0], c[1]) for c in cuts}
     names = _names(space)
-    shared = {}
+    shared: dict[str, str] = {}
     for m, p in sorted(cut):
         shared.setdefault("cut", names[m][p])
         if len(cut) > 1 and len(space.members) > 1:

@@ -59,6 +59,7 @@ class Gradient(LinearOperator):
         LinearOperator.__init__(self, domain, codomain, Rule((left,), (right,)))
         self._steps = domain.spacing or (1.0,) * domain.ndim
         self._planes, self._lead, self._padded = planes, lead, padded
+        self._planes_in = domain.shape
         self.ends = arrays.snapshot(ends)
 
     def _apply(self, x: Array) -> Array:
@@ -91,7 +92,7 @@ class Gradient(LinearOperator):
     def _apply_adjoint(self, y: Array) -> Array:
         n = len(self._planes)
         total: Any = None
-        shape = self.domain.shape
+        shape = self._planes_in
         if type(y) is np.ndarray and not any(self._padded):
             batch = y.shape[: y.ndim - n - 1]
             out = np.zeros((*batch, *shape), y.dtype)
@@ -174,7 +175,7 @@ class Gradient(LinearOperator):
 
     def _differences(self, a: int) -> int:
         """Output planes along axis `a` for which the input holds both neighbours."""
-        return max(min(self._planes[a], self.domain.shape[a] - self._lead[a] - 1), 0)
+        return max(min(self._planes[a], self._planes_in[a] - self._lead[a] - 1), 0)
 
     def _core(self, x: Array, a: int) -> Array:
         """`x` without the halo planes of the axes other than `a`."""
