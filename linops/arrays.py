@@ -11,6 +11,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import array_api_compat
@@ -24,6 +25,7 @@ __all__ = [
     "combine",
     "convert",
     "dtype_of",
+    "exemplar",
     "gather_planes",
     "is_array",
     "is_jax",
@@ -197,7 +199,7 @@ def convert(x: Array, like: Array) -> Array:
         host = to_numpy(x)
         _refuse_missing_x64(host.dtype)
         # jnp.array copies: the caller may still write into its own memory.
-        return sys.modules["jax"].numpy.array(host, copy=True)
+        return sys.modules["jax"].numpy.array(host, copy=True, device=_jax_device(like))
     xp = namespace(like)
     device = array_api_compat.device(like)
     return xp.asarray(np.array(to_numpy(x)), device=device)
@@ -254,6 +256,16 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype, like: Array | None = None) ->
 def ones(shape: tuple[int, ...], dtype: np.dtype, like: Array | None = None) -> Array:
     """Ones in the namespace and on the device of `like` (NumPy by default)."""
     return _full(shape, dtype, like, "ones")
+
+
+def exemplar(like: Any) -> Array | None:
+    """An array to imitate, from one, from a namespace, or from a pair (namespace, device)."""
+    xp, device = like if isinstance(like, tuple) and len(like) == 2 else (like, None)
+    if not isinstance(xp, ModuleType):
+        return like
+    if xp.__name__ in ("jax", "torch"):
+        xp = xp.numpy if xp.__name__ == "jax" else xp
+    return xp.zeros((), dtype=xp.float32, **({} if device is None else {"device": device}))
 
 
 def combine(real: Array, imaginary: Array) -> Array:
@@ -365,9 +377,17 @@ def _full(shape: tuple[int, ...], dtype: np.dtype, like: Array | None, maker: st
     xp = namespace(like)
     if is_jax(like):
         _refuse_missing_x64(dtype)
-        return getattr(sys.modules["jax"].numpy, maker)(shape, dtype)
+        return getattr(sys.modules["jax"].numpy, maker)(shape, dtype, device=_jax_device(like))
     device = array_api_compat.device(like)
     return getattr(xp, maker)(shape, dtype=getattr(xp, dtype.name), device=device)
+
+
+def _jax_device(like: Array) -> Any:
+    """The device of a concrete array on one device; None leaves the choice to JAX."""
+    if is_traced(like):
+        return None
+    devices = like.devices()
+    return next(iter(devices)) if len(devices) == 1 else None
 
 
 def _refuse_missing_x64(dtype: np.dtype) -> None:

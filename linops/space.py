@@ -104,12 +104,13 @@ class Space:
         return self.with_dtype(complex_of(self.dtype))
 
     def zeros(self, like: Array | None = None) -> Array:
-        """The zero element, in the namespace and on the device of `like`."""
-        return arrays.zeros(self.shape, self.dtype, like)
+        """The zero element in the namespace and on the device of `like`: an array, a namespace,
+        or a pair (namespace, device); NumPy by default."""
+        return arrays.zeros(self.shape, self.dtype, arrays.exemplar(like))
 
     def ones(self, like: Array | None = None) -> Array:
         """The element of ones, in the namespace and on the device of `like`."""
-        return arrays.ones(self.shape, self.dtype, like)
+        return arrays.ones(self.shape, self.dtype, arrays.exemplar(like))
 
     def random(self, seed: int | np.random.Generator, like: Array | None = None) -> Array:
         """Independent standard normal entries, complex ones in a complex space.
@@ -121,7 +122,7 @@ class Space:
         if self.is_complex:
             values = values + 1j * generator.standard_normal(self.shape)
         host = np.asarray(values, self.dtype)
-        return host if like is None else arrays.convert(host, like)
+        return host if like is None else arrays.convert(host, arrays.exemplar(like))
 
     def inner(self, a: Array, b: Array) -> Any:
         """`<a, b>`, the first argument conjugated, accumulated in float64.
@@ -261,19 +262,19 @@ class ProductSpace:
 
     def zeros(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of zero elements."""
-        like = like[0] if isinstance(like, tuple) else like
+        like = _one(like)
         return tuple(space.zeros(like) for space in self.spaces)
 
     def ones(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of elements of ones."""
-        like = like[0] if isinstance(like, tuple) else like
+        like = _one(like)
         return tuple(space.ones(like) for space in self.spaces)
 
     def random(
         self, seed: int | np.random.Generator, like: Array | None = None
     ) -> tuple[Array, ...]:
         """Independent standard normal entries in every member."""
-        like = like[0] if isinstance(like, tuple) else like
+        like = _one(like)
         generator = np.random.default_rng(seed)
         return tuple(space.random(generator, like) for space in self.spaces)
 
@@ -431,6 +432,13 @@ def _spacing(
     if not all(math.isfinite(value) and value > 0 for value in values):
         raise ShapeError(f"spacings are positive and finite, got {spacing!r}")
     return values
+
+
+def _one(like: Any) -> Any:
+    """One array to imitate, of an element of a product space."""
+    if isinstance(like, tuple) and like and arrays.is_array(like[0]):
+        return like[0]
+    return like
 
 
 def _hint(space: Space, shape: tuple[int, ...]) -> str:
