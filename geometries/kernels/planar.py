@@ -295,17 +295,13 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
     batch, count = len(sinogram), int(job.columns[1])
     y0, y1, x0, x1 = job.box[[2, 3, 0, 1]].tolist()
     image = np.zeros((batch, y1 - y0, x1 - x0), np.float32)
-    taps = np.zeros(len(job.views), np.int64)
-    lines = np.zeros((len(job.views), 6))
-    shapes = np.zeros((len(job.views), 3 if scan.parallel else 1), np.float32)
+    gathers = np.zeros(len(job.views), np.bool_)
+    lines = np.zeros((len(job.views), 9))
+    shapes = np.zeros((len(job.views), 4), np.float32)
     if scan.points is None:
-        parts = _cut(len(job.views), 4 * pool.workers())
-        pool.run(
-            lambda i: fast.classify(
-                scan.parallel, scan._frames, job.views, parts[i], parts[i + 1], scan._lengths,
-                scan._shape, scan.columns, taps, lines, shapes,
-            ),
-            len(parts) - 1,
+        fast.classify(
+            scan.parallel, scan._frames, job.views, 0, len(job.views), scan._lengths,
+            scan._shape, gathers, lines, shapes,
         )
     width = exact.PAD + count + exact.TAIL
     block = min(_VIEWS, len(job.views))
@@ -313,39 +309,38 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
     ranges = np.empty((block, 3, count), np.int32)
     sums: _Sums | None = None
     rows = _cut(y1 - y0, 8 * pool.workers())
-    for kind in (2, 4, 0):
-        every = np.flatnonzero((taps == kind) & (job.views >= 0))
-        for w in range(0, len(every), block):
-            chosen = every[w : w + block]
-            n = len(chosen)
-            data = np.zeros((batch, n, width), np.float32)
-            slopes = np.zeros((1, 1) if scan.parallel else (n, width), np.float32)
-            tops = np.zeros_like(slopes)
-            rest = np.empty((batch, n, count), np.float32)
-            pieces = _cut(n, 4 * pool.workers())
-            left = [0] * len(pieces)
+    # Views that are gathered first, so that blocks have them side by side.
+    order = np.concatenate([np.flatnonzero(gathers), np.flatnonzero(~gathers & (job.views >= 0))])
+    for w in range(0, len(order), block):
+        chosen = order[w : w + block]
+        n, m = len(chosen), int(np.count_nonzero(gathers[chosen]))
+        data = np.zeros((batch, n, width), np.float32)
+        slopes = np.zeros((1, 1) if scan.parallel else (n, width), np.float32)
+        tops = np.zeros_like(slopes)
+        rest = np.empty((batch, n, count), np.float32)
+        pieces = _cut(n, 4 * pool.workers())
+        left = [0] * len(pieces)
+        line, form = lines[chosen[:m]], shapes[chosen[:m]]
 
-            def prepare(i: int) -> None:
-                left[i] = fast.prepare(
-                    scan.parallel, scan._frames, scan._points, job.views, chosen, pieces[i],
-                    pieces[i + 1], scan._lengths, scan._shape, job.box, job.columns, sinogram,
-                    taps, lines, data, slopes, tops, rays, ranges, rest,
-                )
+        def prepare(i: int) -> None:
+            left[i] = fast.prepare(
+                scan.parallel, scan._frames, scan._points, job.views, chosen, pieces[i],
+                pieces[i + 1], scan._lengths, scan._shape, job.box, job.columns, sinogram,
+                gathers, lines, data, slopes, tops, rays, ranges, rest,
+            )
 
-            line, form = lines[chosen], shapes[chosen]
+        def gather(i: int) -> None:
+            fast.gather(
+                scan.parallel, rows[i], rows[i + 1], line, form, data, slopes, tops, job.box,
+                job.columns, image,
+            )
 
-            def gather(i: int) -> None:
-                fast.gather(
-                    scan.parallel, kind, rows[i], rows[i + 1], line, form, data, slopes, tops,
-                    job.box, job.columns, image,
-                )
-
-            pool.run(prepare, len(pieces) - 1)
-            if kind:
-                pool.run(gather, len(rows) - 1)
-            if any(left):
-                sums = sums or _Sums(job, batch)
-                sums.add(scan, job, rays[:n], ranges[:n], rest, False)
+        pool.run(prepare, len(pieces) - 1)
+        if m:
+            pool.run(gather, len(rows) - 1)
+        if any(left):
+            sums = sums or _Sums(job, batch)
+            sums.add(scan, job, rays[:n], ranges[:n], rest, False)
     if sums is not None:
         image += sums.total()
     return image

@@ -150,15 +150,22 @@ def scatter_slabs(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def run_of(ranges: Any, ka: int, count: int) -> Any:
-    """The end of the run of rays that starts at ka, and the slabs that any of them meets."""
+    """The end of the run of rays that starts at ka, and the slabs that any of them meets.
+
+    Rays of a run share their axis, and either all meet slabs or none does.
+    """
     axis = ranges[0, ka]
-    start, stop = 2147483647, 0
-    kb = ka
+    meets = ranges[1, ka] < ranges[2, ka]
+    start, stop = ranges[1, ka], ranges[2, ka]
+    kb = ka + 1
     while kb < count and kb < ka + RUN and ranges[0, kb] == axis:
-        if ranges[1, kb] < ranges[2, kb]:
-            start = min(start, ranges[1, kb])
-            stop = max(stop, ranges[2, kb])
+        if (ranges[1, kb] < ranges[2, kb]) != meets:
+            break
+        start = min(start, ranges[1, kb])
+        stop = max(stop, ranges[2, kb])
         kb += 1
+    if not meets:
+        stop = start
     return kb, start, stop
 
 

@@ -18,13 +18,7 @@ import numpy as np
 from numba import njit
 
 from .planar_exact import PAD, RUN, march_exact, run_of
-from .planar_lanes import (
-    gather_fan_2,
-    gather_fan_4,
-    gather_parallel_2,
-    gather_parallel_4,
-    march,
-)
+from .planar_lanes import gather_fan, gather_parallel, march
 from .planar_rays import ray, tabulate
 
 __all__ = ["classify", "forward_fast", "gather", "prepare"]
@@ -33,7 +27,7 @@ STEEP = 0.0125  # slopes below are exact: positions are right to 1e-6, shares to
 CHUNK = 128  # slabs for which one set of lanes holds
 SPREAD = 6.9  # cells between the window's place and a lane, at most
 WIDEST = 1.9999  # bins that a cell's shadow may reach to both sides; more is left to be exact
-MARGIN = 16  # windows beyond the data by more than this are moved into the zeros
+MARGIN = 15  # windows beyond the data by more than this are moved into the zeros
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -68,7 +62,13 @@ def forward_fast(
             fast = _alike(rays, ranges, g, shape)
             ka = g
             while ka < g + 8:
-                kb, start, stop = run_of(ranges, ka, g + 8)
+                if fast:
+                    kb, start, stop = g + 8, 2147483647, 0
+                    for k in range(g, kb):
+                        if ranges[1, k] < ranges[2, k]:
+                            start, stop = min(start, ranges[1, k]), max(stop, ranges[2, k])
+                else:
+                    kb, start, stop = run_of(ranges, ka, g + 8)
                 axis = ranges[0, ka]
                 total[:] = 0.0
                 if start >= stop:
@@ -144,20 +144,21 @@ def _lanes(rays: Any, g: int, j: int, length: int, middle: float, lanes: Any) ->
 @njit(nogil=True, cache=True, error_model="numpy")
 def classify(
     parallel: bool, frames: Any, views: Any, begin: int, end: int, lengths: Any, shape: Any,
-    detector: int, taps: Any, lines: Any, shapes: Any,
+    gathers: Any, lines: Any, shapes: Any,
 ) -> None:
-    """How each of `views[begin:end]` is gathered: `taps` (v,) bins a cell, 2 or 4, or 0: exactly.
+    """How each of `views[begin:end]` is gathered, in `gathers` (v,) whether it can be.
 
     Detectors are flat. The place of a point (x, y), in cells, on the detector, in bins:
-    parallel: `lines` (v, 6) holds 1, x, y coefficients of it, and `shapes` (v, 3) its change
-    along x, slope and top of the trapezoid; fan: of its numerator and its denominator, and
-    `shapes` the denominator's change along x.
+    parallel: `lines` (v, 9) holds 1, x, y coefficients of it, and `shapes` (v, 4) its change
+    along x, slope and top of the trapezoid, and whether that reaches over 4 bins; fan: of its numerator and its denominator, then
+    the source and half the detector's distance in the denominator's units, and `shapes` the
+    denominator's change along x.
     """
     nx, ny = float(shape[0]), float(shape[1])
     none = np.empty((0, 2))
     for w in range(begin, end):
         v = views[w]
-        taps[w] = 0
+        gathers[w] = False
         if v < 0:
             continue
         frame = frames[v]
@@ -178,7 +179,9 @@ def classify(
             shapes[w, 0] = lines[w, 1]
             shapes[w, 1] = abs(pace) / s
             shapes[w, 2] = (1.0 + s) / (2.0 * s)
-            taps[w] = _taps((1.0 + s) / (2.0 * abs(pace)))
+            half = (1.0 + s) / (2.0 * abs(pace))
+            shapes[w, 3] = 1.0 if half > 0.9999 else 0.0
+            gathers[w] = half <= WIDEST
             continue
         sx, sy = frame[0] / lengths[0] + nx * 0.5, frame[1] / lengths[1] + ny * 0.5
         ux, uy = lengths[2] * frame[4] / lengths[0], lengths[2] * frame[5] / lengths[1]
@@ -193,14 +196,10 @@ def classify(
         lines[w, 4] = -sign * uy
         lines[w, 5] = sign * ux
         shapes[w, 0] = lines[w, 4]
-        if _gathers(lines[w], nx, ny):
-            half = 0.0
-            for k in range(detector):
-                axis, _, slope, _, _, _, _ = ray(False, frame, none, False, k, lengths, shape)
-                wide = _shadow(frame, lines[w], axis, abs(slope), k, lengths, shape)
-                if abs(slope) >= STEEP and wide <= WIDEST:
-                    half = max(half, wide)
-            taps[w] = _taps(half)
+        lines[w, 6] = sx
+        lines[w, 7] = sy
+        lines[w, 8] = 0.5 * abs(ux * ey - uy * ex)
+        gathers[w] = _gathers(lines[w], nx, ny)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -222,12 +221,6 @@ def _shadow(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _taps(half: float) -> int:
-    """Bins to look at where a cell's shadow reaches `half` bins to both sides."""
-    return 2 if half <= 0.9999 else 4 if half <= WIDEST else 0
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def _gathers(line: Any, nx: float, ny: float) -> bool:
     """Whether all cells lie well before the source, and eight of them within the window."""
     for p in range(9):
@@ -245,7 +238,7 @@ def _gathers(line: Any, nx: float, ny: float) -> bool:
 @njit(nogil=True, cache=True, error_model="numpy")
 def prepare(
     parallel: bool, frames: Any, points: Any, views: Any, chosen: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, sinogram: Any, taps: Any, lines: Any,
+    lengths: Any, shape: Any, box: Any, columns: Any, sinogram: Any, gathers: Any, lines: Any,
     data: Any, slopes: Any, tops: Any, rays: Any, ranges: Any, rest: Any,
 ) -> int:
     """Split the views `chosen[begin:end]` of a sinogram into what is gathered and the rest.
@@ -269,7 +262,7 @@ def prepare(
             s = abs(rays[c, 1, r])
             axis = ranges[c, 0, r]
             slabs = shape[1] if axis == 0 else shape[0]
-            fast = taps[w] > 0
+            fast = gathers[w]
             if fast and not parallel:
                 fast = s >= STEEP and rays[c, 4, r] <= 0.0 and rays[c, 5, r] >= slabs
                 k = columns[0] + r
@@ -293,19 +286,19 @@ def prepare(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def gather(
-    parallel: bool, taps: int, begin: int, end: int, lines: Any, shapes: Any, data: Any,
+    parallel: bool, begin: int, end: int, lines: Any, shapes: Any, data: Any,
     slopes: Any, tops: Any, box: Any, columns: Any, image: Any,
 ) -> None:
     """Add the views of `data` (B, n, PAD + c + TAIL) to the rows `begin:end` of `image` (B, ly, lx).
 
-    `lines` (n, 6) and `shapes` (n, 3, or 1 for a fan) as in `classify`.
+    `lines` (n, 9) and `shapes` (n, 4) as in `classify`.
     """
     views = len(lines)
     width = data.shape[2]
     flat = data.reshape(data.size)
     q = slopes.reshape(slopes.size)
     t = tops.reshape(tops.size)
-    places = np.empty((views, 2 if parallel else 4))
+    places = np.empty((views, 7))
     total = np.empty(8, np.float32)
     low = float(columns[0] - MARGIN)
     high = float(columns[0] + columns[1] + MARGIN)
@@ -315,8 +308,13 @@ def gather(
             places[v, 0] = lines[v, 0] + lines[v, 2] * y
             places[v, 1] = lines[v, 1]
             if not parallel:
+                # A cell's shadow reaches |x| + |y| from the source, times detector distance
+                # over depth squared, halved; 4 cells of margin on x.
                 places[v, 2] = lines[v, 3] + lines[v, 5] * y
                 places[v, 3] = lines[v, 4]
+                places[v, 4] = lines[v, 6]
+                places[v, 5] = lines[v, 8] * 1.0001
+                places[v, 6] = (abs(y - lines[v, 7]) + 4.0) * lines[v, 8] * 1.0001
         for g in range(box[0] // 8 * 8, box[1], 8):
             x = g + 4.0
             start, stop = max(g, box[0]), min(g + 8, box[1])
@@ -324,21 +322,13 @@ def gather(
                 total[:] = np.float32(0)
                 for i in range(start, stop):
                     total[i - g] = image[b, j, i - box[0]]
-                at = b * views * width
+                at = b * data.shape[1] * width
                 base = PAD - columns[0]
                 if parallel:
-                    at += base
-                    if taps == 2:
-                        gather_parallel_2(flat, at, width, views, x, places, shapes, low, high,
-                                          total)
-                    else:
-                        gather_parallel_4(flat, at, width, views, x, places, shapes, low, high,
-                                          total)
-                elif taps == 2:
-                    gather_fan_2(flat, q, t, at, base, width, views, x, places, shapes, low,
-                                 high, total)
+                    gather_parallel(flat, at + base, width, views, x, places, shapes, low, high,
+                                    total)
                 else:
-                    gather_fan_4(flat, q, t, at, base, width, views, x, places, shapes, low,
-                                 high, total)
+                    gather_fan(flat, q, t, at, base, width, views, x, places, shapes, low, high,
+                               total)
                 for i in range(start, stop):
                     image[b, j, i - box[0]] = total[i - g]

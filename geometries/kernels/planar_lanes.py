@@ -2,7 +2,7 @@
 
 Eight neighbouring rays (forward) or cells (adjoint) look at a window of 16 neighbouring
 numbers. One scalar position in float64 places the window; lanes keep their distance from it
-in float32, at most 7, so a position is right to 1e-6 whatever the size of the grid. Numbers are
+in float32, less than 8, so a position is right to 1e-6 whatever the size of the grid. Numbers are
 picked from the window by permuting registers, which costs a fraction of a gather; machines
 without AVX2 pick by scalar loads. Numba's own vectoriser knows no such permutation.
 
@@ -18,10 +18,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["REACH", "gather_fan_2", "gather_fan_4", "gather_parallel_2", "gather_parallel_4",
-           "march"]
+__all__ = ["gather_fan", "gather_parallel", "march"]
 
-REACH = 7  # how far a lane may be from the place of the window, in elements
+REACH = 8  # where in the window its place is; lanes lie in [-8, 8) of it
 
 _FLAGS = ("contract", "nsz")
 _f32, _f64, _i32, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
@@ -60,8 +59,8 @@ def march(
             fraction, relative = kit.floor(spot)
             share = kit.maximum(kit.fma(fraction, gain, bias), kit.constant(0.0))
             base = builder.add(builder.add(at, builder.mul(j, stride)), cell)
-            first = kit.pick(data, base, -REACH, relative)
-            second = kit.pick(data, base, 1 - REACH, relative)
+            first = kit.pick(data, base, 0, relative)
+            second = kit.pick(data, base, 1, relative)
             change = builder.fsub(second, first, flags=_FLAGS)
             carried(builder.fadd(carried.value, kit.fma(share, change, first), flags=_FLAGS))
         kit.save(carried.result, table, 32)
@@ -70,111 +69,104 @@ def march(
     return signature, codegen
 
 
-def _gather_parallel(taps: int) -> Any:
-    @intrinsic
-    def gather(
-        typingctx: Any, data: Any, at: Any, stride: Any, views: Any, x: Any, places: Any,
-        shapes: Any, low: Any, high: Any, total: Any,
-    ) -> Any:
-        """Gather views of a parallel beam into 8 cells.
+@intrinsic
+def gather_parallel(
+    typingctx: Any, data: Any, at: Any, stride: Any, views: Any, x: Any, places: Any,
+    shapes: Any, low: Any, high: Any, total: Any,
+) -> Any:
+    """Gather views of a parallel beam into 8 cells.
 
-        `data` flat float32, bin k of view v at `at + v * stride + k`; `x` middle of the cells;
-        `places` (v, 2) float64: detector place of x = 0, its change a cell; `shapes` (v, 3)
-        float32: that change, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`;
-        `total` (8,) float32.
-        """
-        signature = types.void(
-            data, types.int64, types.int64, types.int64, types.float64, places, shapes,
-            types.float64, types.float64, total,
+    `data` flat float32, bin k of view v at `at + v * stride + k`; `x` middle of the cells;
+    `places` (v, 7) float64: detector place of x = 0, its change a cell; `shapes` (v, 4)
+    float32: that change, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`, and
+    whether it reaches over 4 bins (1) or 2 (0); `total` (8,) float32.
+    """
+    signature = types.void(
+        data, types.int64, types.int64, types.int64, types.float64, places, shapes,
+        types.float64, types.float64, total,
+    )
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kit = _Kit(context, builder)
+        data, places, shapes, total = (kit.data(signature.args[i], args[i]) for i in (0, 5, 6, 9))
+        _, at, stride, views, x, _, _, low, high, _ = args
+        lanes = kit.constant(*(i - 3.5 for i in range(8)))
+        with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
+            origin, pace = (kit.scalar(places, v, 7, i) for i in range(2))
+            place = builder.fadd(origin, builder.fmul(x, pace))
+            cell, rest = kit.place(place, low, high)
+            step, q, b = (kit.splat(kit.scalar(shapes, v, 4, i)) for i in range(3))
+            wide = builder.fcmp_ordered(">", kit.scalar(shapes, v, 4, 3), ir.Constant(_f32, 0.5))
+            fraction, relative = kit.floor(kit.fma(lanes, step, kit.splat(rest)))
+            base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
+            q = kit.negative(q)
+
+            def tap(t: int, value: Any) -> Any:
+                share = kit.clip(kit.fma(kit.distance(fraction, t), q, b))
+                return kit.fma(share, kit.pick(data, base, t, relative), value)
+
+            carried(kit.taps(wide, tap, carried.value))
+        kit.save(carried.result, total, 0)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def gather_fan(
+    typingctx: Any, data: Any, slopes: Any, tops: Any, image: Any, at: Any, stride: Any,
+    views: Any, x: Any, places: Any, shapes: Any, low: Any, high: Any, total: Any,
+) -> Any:
+    """Gather views of a fan beam on a flat detector into 8 cells.
+
+    As for parallel beams, but the detector place of x is n / m, and `places` (v, 7) float64
+    holds n and its change a cell, m and its change, and what tells the width of a cell's shadow:
+    the source's x, e, f; it takes 4 bins where `|x - source| e + f > m^2` in the nearest
+    of the 8 cells. `shapes` (v, 4) float32: the change of m first. The trapezoid is that of each
+    ray: `slopes` (times m) and `tops` lie at `at`, `data` at `image + at`.
+    """
+    signature = types.void(
+        data, slopes, tops, types.int64, types.int64, types.int64, types.int64, types.float64,
+        places, shapes, types.float64, types.float64, total,
+    )
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kit = _Kit(context, builder)
+        data, slopes, tops, places, shapes, total = (
+            kit.data(signature.args[i], args[i]) for i in (0, 1, 2, 8, 9, 12)
         )
+        _, _, _, image, at, stride, views, x, _, _, low, high, _ = args
+        lanes = kit.constant(*(i - 3.5 for i in range(8)))
+        with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
+            n, dn, m, dm, source, e, f = (kit.scalar(places, v, 7, i) for i in range(7))
+            n = builder.fadd(n, builder.fmul(x, dn))
+            m = builder.fadd(m, builder.fmul(x, dm))
+            near = builder.fsub(m, builder.fmul(kit.magnitude(dm), ir.Constant(_f64, 4.0)))
+            aside = builder.fmul(kit.magnitude(builder.fsub(x, source)), e)
+            wide = builder.fcmp_ordered(">", builder.fadd(aside, f), builder.fmul(near, near))
+            place = builder.fdiv(n, m)
+            pace = builder.fptrunc(builder.fsub(dn, builder.fmul(place, dm)), _f32)
+            cell, rest = kit.place(place, low, high)
+            depth = kit.fma(lanes, kit.splat(kit.scalar(shapes, v, 4, 0)),
+                            kit.splat(builder.fptrunc(m, _f32)))
+            away = builder.fdiv(builder.fmul(lanes, kit.splat(pace), flags=_FLAGS), depth)
+            fraction, relative = kit.floor(builder.fadd(away, kit.splat(rest), flags=_FLAGS))
+            base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
+            values = builder.add(base, image)
+            depth = kit.negative(depth)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kit = _Kit(context, builder)
-            data, places, shapes, total = (
-                kit.data(signature.args[i], args[i]) for i in (0, 5, 6, 9)
-            )
-            _, at, stride, views, x, _, _, low, high, _ = args
-            lanes = kit.constant(*(i - 3.5 for i in range(8)))
-            with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
-                origin = kit.scalar(places, v, 2, 0)
-                pace = kit.scalar(places, v, 2, 1)
-                place = builder.fadd(origin, builder.fmul(x, pace))
-                cell, rest = kit.place(place, low, high)
-                step, q, b = (kit.splat(kit.scalar(shapes, v, 3, i)) for i in range(3))
-                fraction, relative = kit.floor(kit.fma(lanes, step, kit.splat(rest)))
-                base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
-                value = carried.value
-                for tap in range(1 - taps // 2, taps // 2 + 1):
-                    share = kit.clip(kit.fma(kit.distance(fraction, tap), kit.negative(q), b))
-                    number = kit.pick(data, base, tap - REACH, relative)
-                    value = kit.fma(share, number, value)
-                carried(value)
-            kit.save(carried.result, total, 0)
-            return context.get_dummy_value()
+            def tap(t: int, value: Any) -> Any:
+                q = kit.pick(slopes, base, t, relative)
+                b = kit.pick(tops, base, t, relative)
+                p = kit.pick(data, values, t, relative)
+                far = builder.fmul(kit.distance(fraction, t), depth, flags=_FLAGS)
+                return kit.fma(kit.clip(kit.fma(far, q, b)), p, value)
 
-        return signature, codegen
+            carried(kit.taps(wide, tap, carried.value))
+        kit.save(carried.result, total, 0)
+        return context.get_dummy_value()
 
-    return gather
-
-
-def _gather_fan(taps: int) -> Any:
-    @intrinsic
-    def gather(
-        typingctx: Any, data: Any, slopes: Any, tops: Any, image: Any, at: Any, stride: Any,
-        views: Any, x: Any, places: Any, shapes: Any, low: Any, high: Any, total: Any,
-    ) -> Any:
-        """Gather views of a fan beam on a flat detector into 8 cells.
-
-        As for parallel beams, but `places` (v, 4) float64 holds numerator and denominator of
-        the detector place at x = 0 and their changes a cell: n, n', m, m'; `shapes` (v, 1)
-        float32: m'. The trapezoid is that of each ray: `slopes` (times the denominator) and
-        `tops` lie at `at`, `data` at `image + at`.
-        """
-        signature = types.void(
-            data, slopes, tops, types.int64, types.int64, types.int64, types.int64, types.float64,
-            places, shapes, types.float64, types.float64, total,
-        )
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kit = _Kit(context, builder)
-            data, slopes, tops, places, shapes, total = (
-                kit.data(signature.args[i], args[i]) for i in (0, 1, 2, 8, 9, 12)
-            )
-            _, _, _, image, at, stride, views, x, _, _, low, high, _ = args
-            lanes = kit.constant(*(i - 3.5 for i in range(8)))
-            with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
-                n, dn, m, dm = (kit.scalar(places, v, 4, i) for i in range(4))
-                n = builder.fadd(n, builder.fmul(x, dn))
-                m = builder.fadd(m, builder.fmul(x, dm))
-                place = builder.fdiv(n, m)
-                pace = builder.fptrunc(builder.fsub(dn, builder.fmul(place, dm)), _f32)
-                cell, rest = kit.place(place, low, high)
-                depth = kit.fma(lanes, kit.splat(kit.scalar(shapes, v, 1, 0)),
-                                kit.splat(builder.fptrunc(m, _f32)))
-                away = builder.fdiv(builder.fmul(lanes, kit.splat(pace), flags=_FLAGS), depth)
-                fraction, relative = kit.floor(
-                    builder.fadd(away, kit.splat(rest), flags=_FLAGS)
-                )
-                base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
-                depth = kit.negative(depth)
-                value = carried.value
-                for tap in range(1 - taps // 2, taps // 2 + 1):
-                    q = kit.pick(slopes, base, tap - REACH, relative)
-                    b = kit.pick(tops, base, tap - REACH, relative)
-                    p = kit.pick(data, builder.add(base, image), tap - REACH, relative)
-                    far = builder.fmul(kit.distance(fraction, tap), depth, flags=_FLAGS)
-                    value = kit.fma(kit.clip(kit.fma(far, q, b)), p, value)
-                carried(value)
-            kit.save(carried.result, total, 0)
-            return context.get_dummy_value()
-
-        return signature, codegen
-
-    return gather
-
-
-gather_parallel_2, gather_parallel_4 = _gather_parallel(2), _gather_parallel(4)
-gather_fan_2, gather_fan_4 = _gather_fan(2), _gather_fan(4)
+    return signature, codegen
 
 
 class _Kit:
@@ -233,6 +225,25 @@ class _Kit:
         a, b = (far, fraction) if tap > 0 else (fraction, far)
         return self._builder.fsub(a, b, flags=_FLAGS)
 
+    def magnitude(self, scalar: Any) -> Any:
+        return self._call("llvm.fabs.f64", _f64, scalar)
+
+    def taps(self, wide: Any, tap: Any, value: Any) -> Any:
+        """`value` with bins 0 and 1 added, and where `wide` also -1 and 2."""
+        builder = self._builder
+        narrow = tap(1, tap(0, value))
+        before = builder.block
+        more, after = (builder.append_basic_block(f"lanes.{name}") for name in ("wide", "taps"))
+        builder.cbranch(wide, more, after)
+        builder.position_at_end(more)
+        full = tap(2, tap(-1, narrow))
+        builder.branch(after)
+        builder.position_at_end(after)
+        result = builder.phi(_F8)
+        result.add_incoming(narrow, before)
+        result.add_incoming(full, more)
+        return result
+
     def place(self, place: Any, low: Any, high: Any) -> Any:
         """Whole part (int64) and rest (float32) of a float64 kept in [low, high]."""
         builder = self._builder
@@ -243,27 +254,29 @@ class _Kit:
         return builder.fptosi(whole, _i64), rest
 
     def floor(self, spot: Any) -> Any:
-        """Fraction of 8 lanes, and their whole part counted from the start of the window."""
+        """Fraction and whole part (int32) of 8 lanes."""
         builder = self._builder
         whole = self._call("llvm.floor.v8f32", _F8, spot)
-        reach = ir.Constant(_I8, [ir.Constant(_i32, REACH)] * 8)
-        relative = builder.add(builder.fptosi(whole, _I8), reach)
+        relative = builder.fptosi(whole, _I8)
         return builder.fsub(spot, whole, flags=_FLAGS), relative
 
     def pick(self, data: Any, base: Any, offset: int, relative: Any) -> Any:
-        """`data[base + offset + relative]`, relative in 0 .. 15."""
+        """`data[base + offset + relative]`, relative in -8 .. 7."""
         builder = self._builder
-        start = builder.add(base, ir.Constant(_i64, offset))
+        start = builder.add(base, ir.Constant(_i64, offset - REACH))
         if self._permutes:
-            halves = [
+            # The permutation takes an index modulo 8; the sign tells the halves apart.
+            low, high = (
                 self._call("llvm.x86.avx2.permps", _F8, self.vector(data, position), relative)
                 for position in (start, builder.add(start, ir.Constant(_i64, 8)))
-            ]
-            bit = builder.shl(relative, ir.Constant(_I8, [ir.Constant(_i32, 28)] * 8))
-            upper = builder.icmp_signed("<", bit, ir.Constant(_I8, [ir.Constant(_i32, 0)] * 8))
-            return builder.select(upper, halves[1], halves[0])
+            )
+            negative = builder.icmp_signed(
+                "<", relative, ir.Constant(_I8, [ir.Constant(_i32, 0)] * 8)
+            )
+            return builder.select(negative, low, high)
+        reach = ir.Constant(_I8, [ir.Constant(_i32, REACH)] * 8)
         mask = ir.Constant(_I8, [ir.Constant(_i32, 15)] * 8)
-        inside = builder.and_(relative, mask)
+        inside = builder.and_(builder.add(relative, reach), mask)
         value = ir.Constant(_F8, ir.Undefined)
         for lane in range(8):
             index = builder.extract_element(inside, ir.Constant(_i32, lane))
