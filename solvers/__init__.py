@@ -7,5 +7,6 @@ else: no geometry, no device.
 from solvers.cgls import cgls
 from solvers.result import SolverResult
 from solvers.sirt import sirt
+from solvers.tv import tv
 
-__all__ = ["SolverResult", "cgls", "sirt"]
+__all__ = ["SolverResult", "cgls", "sirt", "tv"]
