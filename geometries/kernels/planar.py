@@ -352,8 +352,8 @@ class _Sums:
     def __init__(self, job: _Job, batch: int) -> None:
         x0, x1, y0, y1 = job.box.tolist()
         ny, nx = y1 - y0, x1 - x0
-        self._rows = np.zeros((batch, ny, exact.PAD + nx + exact.TAIL))
-        self._cols = np.zeros((batch, nx, exact.PAD + ny + exact.TAIL))
+        self._rows = np.zeros((batch, ny, 2 * (exact.PAD + nx + exact.TAIL)))
+        self._cols = np.zeros((batch, nx, 2 * (exact.PAD + ny + exact.TAIL)))
         self._tiles = [
             (axis, a, b, image)
             for axis, n, image in ((0, ny, self._rows), (1, nx, self._cols))
@@ -375,6 +375,8 @@ class _Sums:
 
     def total(self) -> Array:
         """The sum, (B, ly, lx)."""
-        inner = slice(exact.PAD, -exact.TAIL)
-        total: Array = self._rows[:, :, inner] + self._cols[:, :, inner].transpose(0, 2, 1)
+        one = slice(2 * exact.PAD, -2 * exact.TAIL, 2)
+        two = slice(2 * exact.PAD - 1, -2 * exact.TAIL - 1, 2)
+        total: Array = self._rows[:, :, one] + self._rows[:, :, two]
+        total += (self._cols[:, :, one] + self._cols[:, :, two]).transpose(0, 2, 1)
         return total

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from linops.compiled.noalias import add, load, store
+
 from .planar_rays import split, tabulate
 
 __all__ = ["PAD", "RUN", "TAIL", "forward_views", "march_exact", "run_of", "scatter_slabs",
@@ -80,12 +82,14 @@ def march_exact(
         _weights(rays, ka, many, j, middle, lateral, image.shape[2], place, one, two)
         for b in range(image.shape[0]):
             line = image[b, j - edge]
+            sums = part[b]
             for r in range(many):
-                i = place[r]
-                first = float(line[i])
-                second = float(line[i + 1])
-                second = second if two[r] > 0.0 else 0.0
-                part[b, r] += one[r] * first + two[r] * second
+                i = load(place, r)
+                first = float(load(line, i))
+                share = load(two, r)
+                second = float(load(line, i + 1))
+                second = second if share > 0.0 else 0.0
+                add(sums, r, load(one, r) * first + share * second)
         if j % BLOCK == BLOCK - 1 or j == stop - 1:
             for b in range(image.shape[0]):
                 for r in range(many):
@@ -117,8 +121,9 @@ def scatter_slabs(
 ) -> None:
     """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
 
-    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, PAD + cells + TAIL) float64,
-    as in `forward_views`; `begin`, `end` count from the box. `squared` takes weights squared.
+    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, 2 (PAD + cells + TAIL)) float64
+    has two numbers a cell, what rays add to the first of their cells and, one cell early, to
+    the second: neighbouring rays then seldom wait for each other's sum; `begin`, `end` count from the box. `squared` takes weights squared.
     """
     place = np.empty(RUN, np.int32)
     one = np.empty(RUN)
@@ -132,7 +137,7 @@ def scatter_slabs(
             kb, start, stop = run_of(ranges[w], ka, count)
             if ranges[w, 0, ka] == axis:
                 for j in range(max(start, begin + edge), min(stop, end + edge)):
-                    _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2],
+                    _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2] // 2,
                              place, one, two)
                     if squared:
                         for r in range(kb - ka):
@@ -143,8 +148,8 @@ def scatter_slabs(
                         for r in range(kb - ka):
                             i = place[r]
                             value = float(sinogram[b, w, ka + r])
-                            line[i] += one[r] * value
-                            line[i + 1] += two[r] * value if two[r] > 0.0 else 0.0
+                            line[2 * i] += one[r] * value
+                            line[2 * i + 1] += two[r] * value if two[r] > 0.0 else 0.0
             ka = kb
 
 
@@ -178,11 +183,13 @@ def _weights(
     slab = float(j)
     shift = float(lateral - PAD)
     top = float(width - TAIL)
+    back, slope, step = rays[0], rays[1], rays[2]
+    spread, low, high = rays[3], rays[4], rays[5]
     for r in range(many):
         k = ka + r
-        first, a, b = split(rays[0, k], rays[1, k], rays[2, k], rays[3, k], rays[4, k],
-                            rays[5, k], slab, middle)
+        first, a, b = split(load(back, k), load(slope, k), load(step, k), load(spread, k),
+                            load(low, k), load(high, k), slab, middle)
         at = min(max(first - shift, 0.0), top)
-        place[r] = np.int32(at) if a + b > 0.0 else np.int32(0)
-        one[r] = a
-        two[r] = b
+        store(place, r, np.int32(at) if a + b > 0.0 else np.int32(0))
+        store(one, r, a)
+        store(two, r, b)

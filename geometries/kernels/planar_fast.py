@@ -250,12 +250,19 @@ def prepare(
     count = columns[1]
     left = 0
     has_points = points.shape[1] > 0
-    nx, ny = float(shape[0]), float(shape[1])
     for c in range(begin, end):
         w = chosen[c]
         v = views[w]
         seen = points[v] if has_points else points[0]
         frame = frames[v]
+        if parallel and gathers[w]:
+            _, _, _, step, _, _, _ = ray(True, frame, seen, False, 0, lengths, shape)
+            ranges[c] = 0
+            for b in range(data.shape[0]):
+                for r in range(count):
+                    data[b, c, PAD + r] = sinogram[b, w, r] * step
+                    rest[b, c, r] = 0.0
+            continue
         tabulate(parallel, frame, seen, has_points, columns[0], count, lengths, shape, box,
                  rays[c], ranges[c])
         for r in range(count):
@@ -263,7 +270,7 @@ def prepare(
             axis = ranges[c, 0, r]
             slabs = shape[1] if axis == 0 else shape[0]
             fast = gathers[w]
-            if fast and not parallel:
+            if fast:
                 fast = s >= STEEP and rays[c, 4, r] <= 0.0 and rays[c, 5, r] >= slabs
                 k = columns[0] + r
                 fast = fast and _shadow(frame, lines[w], axis, s, k, lengths, shape) <= WIDEST

@@ -1,6 +1,6 @@
 """Loads and stores that promise LLVM not to alias each other, so that gather loops vectorise.
 
-`load` reads arrays that no `add` of the same loop writes. Without the promise LLVM must
+`load` reads arrays that no `add` or `store` of the same loop writes. Without the promise LLVM must
 assume that each store changes what is gathered next, and keeps the loop scalar.
 """
 
@@ -13,12 +13,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["add", "load"]
+__all__ = ["add", "load", "store"]
 
 
 @intrinsic
 def load(typingctx: Any, array: Any, index: Any) -> Any:
-    """`array[index]` of a contiguous 1-D array that no `add` of this loop changes."""
+    """`array[index]` of a contiguous 1-D array that no `add` or `store` of this loop changes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         read, written = _scopes(builder)
@@ -42,6 +42,34 @@ def add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
         for instruction in (old, store):
             instruction.set_metadata("alias.scope", written)
             instruction.set_metadata("noalias", read)
+        return context.get_dummy_value()
+
+    return types.void(array, index, array.dtype), codegen
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """`array[index] = value`, contiguous 1-D, value of the array's dtype."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read, written = _scopes(builder)
+        store = builder.store(args[2], _address(context, builder, signature, args))
+        store.set_metadata("alias.scope", written)
+        store.set_metadata("noalias", read)
+        return context.get_dummy_value()
+
+    return types.void(array, index, array.dtype), codegen
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """`array[index] = value`, contiguous 1-D, value of the array's dtype; not read in this loop."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read, written = _scopes(builder)
+        instruction = builder.store(args[2], _address(context, builder, signature, args))
+        instruction.set_metadata("alias.scope", written)
+        instruction.set_metadata("noalias", read)
         return context.get_dummy_value()
 
     return types.void(array, index, array.dtype), codegen
