@@ -17,16 +17,16 @@ from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
 from geometries.trajectory import Trajectory
-from linops import arrays
 from linops.algebra.relations import positions
 from linops.arrays import Array
+from linops.compiled import pool
+from linops.compiled.hosted import hosted
 from linops.cost import Cost
 from linops.elementary.windows import PlaneMask, resized
 from linops.errors import GeometryError
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation
-from linops.space import Space
 
 __all__ = ["Gather"]
 
@@ -105,50 +105,48 @@ class Gather(LinearOperator):
         self.first = np.zeros(2, np.int64)
 
     def _apply(self, y: Array) -> Array:
-        from geometries.kernels import gather as kernels
-        from linops.compiled import pool
-
-        host = arrays.to_numpy(y)
-        batch = host.shape[: host.ndim - len(self._member(self.domain).shape)]
-        flat = _slices_first(host, batch, self._member(self.domain))
-        rows = np.zeros((*flat.shape[:2], flat.shape[2] + 2), flat.dtype)
-        rows[..., :-2] = flat
-        shape = self._member(self.codomain).shape
-        out = np.empty((len(rows), *shape[-2:]), rows.dtype)
-        lines = _lines(shape[-2])
-
-        def fill(i: int) -> None:
-            begin, end = i * lines, min((i + 1) * lines, shape[-2])
-            kernels.gather_lines(self.mode, self.table, self.first, begin, end, rows, out)
-
-        pool.run(fill, -(-shape[-2] // lines))
-        return arrays.convert(out.reshape(*batch, *shape), y)
+        return hosted(y, self._gather, self._scatter, self.name)
 
     def _apply_adjoint(self, x: Array) -> Array:
-        from geometries.kernels import gather as kernels
-        from linops.compiled import pool
+        return hosted(x, self._scatter, self._gather, f"{self.name}.H")
 
-        host = arrays.to_numpy(x)
-        space = self._member(self.domain)
-        shape = self._member(self.codomain).shape
-        batch = host.shape[: host.ndim - len(shape)]
-        image = np.ascontiguousarray(
-            host.reshape(-1, *shape[-2:])
-            if host.size
-            else np.zeros((math.prod(batch + shape[:-2]), *shape[-2:]), host.dtype)
-        )
+    def _gather(self, y: np.ndarray) -> np.ndarray:
+        from geometries.kernels.gather import gather_lines
+
+        space, shape = self.domain.members[0], self.codomain.members[0].shape
+        batch = y.shape[: y.ndim - space.ndim]
+        flat = _slices_first(y, batch, space.shape)
+        rows = np.zeros((*flat.shape[:2], flat.shape[2] + 2), flat.dtype)
+        rows[..., :-2] = flat
+        out = np.empty((len(rows), *shape[-2:]), rows.dtype)
+        many = max(1, min(16, shape[-2] // 8))
+
+        def fill(i: int) -> None:
+            begin, end = i * many, min((i + 1) * many, shape[-2])
+            gather_lines(self.mode, self.table, self.first, begin, end, rows, out)
+
+        pool.run(fill, -(-shape[-2] // many))
+        return out.reshape(*batch, *shape)
+
+    def _scatter(self, x: np.ndarray) -> np.ndarray:
+        from geometries.kernels.gather import scatter_views
+
+        space, shape = self.domain.members[0], self.codomain.members[0].shape
+        batch = x.shape[: x.ndim - len(shape)]
+        count = math.prod((*batch, *shape[:-2]))
+        image = np.ascontiguousarray(x).reshape(count, *shape[-2:])
         views, columns = space.shape[0], space.shape[-1]
-        out = np.empty((len(image), views, columns), image.dtype)
+        out = np.empty((count, views, columns), image.dtype)
         many = max(1, min(8, views // 8))
 
         def fill(i: int) -> None:
             begin, end = i * many, min((i + 1) * many, views)
-            kernels.scatter_views(self.mode, self.table, self.first, begin, end, image, out)
+            scatter_views(self.mode, self.table, self.first, begin, end, image, out)
 
         pool.run(fill, -(-views // many))
         if len(space.shape) == 3:
             out = np.moveaxis(out.reshape(*batch, space.shape[1], views, columns), -3, -2)
-        return arrays.convert(np.ascontiguousarray(out).reshape(*batch, *space.shape), x)
+        return np.ascontiguousarray(out).reshape(*batch, *space.shape)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         from linops.algebra.product import Product
@@ -175,15 +173,9 @@ class Gather(LinearOperator):
 
     def _cost(self) -> Cost:
         streaming = Cost.streaming(self.domain, self.codomain)
-        views = self._member(self.domain).shape[0]
+        views = self.domain.members[0].shape[0]
         flops = 12.0 * self.codomain.size * views
         return Cost(flops, streaming.read, streaming.written, streaming.read)
-
-    @staticmethod
-    def _member(space: Any) -> Space:
-        member = space.members[0]
-        assert isinstance(member, Space)
-        return member
 
 
 def _part(whole: Gather, domain: Any, codomain: Any, table: Any, first: Any) -> Gather:
@@ -196,16 +188,12 @@ def _part(whole: Gather, domain: Any, codomain: Any, table: Any, first: Any) -> 
     return part
 
 
-def _slices_first(host: np.ndarray, batch: tuple[int, ...], space: Space) -> np.ndarray:
+def _slices_first(y: np.ndarray, batch: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
     """Batches and rows in front: `(B, views, columns)`."""
-    if len(space.shape) == 3:
-        host = np.moveaxis(host, -2, -3)
-        batch = (*batch, space.shape[1])
-    return host.reshape(math.prod(batch), space.shape[0], space.shape[-1])
-
-
-def _lines(count: int) -> int:
-    return max(1, min(16, count // 8))
+    if len(shape) == 3:
+        y = np.moveaxis(y, -2, -3)
+        batch = (*batch, shape[1])
+    return y.reshape(math.prod(batch), shape[0], shape[-1])
 
 
 def _parallel_table(frames: Trajectory, grid: Grid) -> np.ndarray:

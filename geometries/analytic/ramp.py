@@ -15,6 +15,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.relations import positions
 from linops.arrays import Array
+from linops.compiled import pool
 from linops.cost import Cost
 from linops.elementary.windows import PlaneMask, resized
 from linops.errors import GeometryError, ShapeError
@@ -84,7 +85,7 @@ def ramp_response(
         with np.errstate(divide="ignore", invalid="ignore"):
             h[1:] *= np.where(inside, (turn / np.sin(turn)) ** 2, 0.0)
     frequencies = 2 * np.fft.rfftfreq(length)
-    return np.fft.rfft(h).real * _window(window, frequencies) / pitch
+    return np.asarray(np.fft.rfft(h).real * _window(window, frequencies) / pitch)
 
 
 class RampFilter(LinearOperator):
@@ -152,11 +153,10 @@ class RampFilter(LinearOperator):
         spectrum = xp.fft.rfft(x, n=self.length, axis=-1) * response
         return arrays.narrow(xp.fft.irfft(spectrum, n=self.length, axis=-1), -1, 0, columns)
 
-    _apply_adjoint = _apply
+    def _apply_adjoint(self, y: Array) -> Array:
+        return self._apply(y)
 
     def _apply_rows(self, x: np.ndarray) -> np.ndarray:
-        from linops.compiled import pool
-
         columns = x.shape[-1]
         rows = x.reshape(-1, columns)
         out = np.empty(rows.shape, x.dtype)

@@ -81,7 +81,8 @@ class AxisWeights(LinearOperator, ABC):
     def _apply(self, x: Array) -> Array:
         return self._broadcast(x) * x
 
-    _apply_adjoint = _apply
+    def _apply_adjoint(self, y: Array) -> Array:
+        return self._apply(y)
 
     def _diagonal(self) -> Array:
         xp = arrays.namespace(self.array)

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from linops.compiled.noalias import add, load
+
 __all__ = ["EQUIANGULAR", "FLAT", "PARALLEL", "gather_lines", "scatter_views"]
 
 PARALLEL, FLAT, EQUIANGULAR = 0, 1, 2
 SLACK = 1e-6
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, cache=True, error_model="numpy")
 def _locate(
     mode: int, view: Any, line: float, first: int, columns: int, place: Any, one: Any, two: Any
 ) -> None:
@@ -27,35 +29,69 @@ def _locate(
     `view`: p0, px, py: numerator `p0 + px i + py line` of the position along u; q0, qx, qy: the
     same along the normal; start and step: column = start + step * ratio; weight; near.
     """
-    top = view[0] + view[2] * line
-    deep = view[3] + view[5] * line
+    top, side = view[0] + view[2] * line, view[1]
+    deep, slope = view[3] + view[5] * line, view[4]
+    start, step, weight, near = view[6], view[7], view[8], view[9]
     last = columns - 1.0
-    for i in range(place.shape[0]):
-        x = float(first + i)
-        u = top + view[1] * x
-        weight = view[8]
-        ahead = True
-        if mode == 0:
-            column = view[6] + view[7] * u
-        elif mode == 1:
-            n = deep + view[4] * x
-            ahead = n > view[9]
-            scale = 1.0 / (n if ahead else 1.0)
-            column = view[6] + view[7] * (u * scale)
-            weight *= scale * scale
-        else:
-            n = deep + view[4] * x
-            ahead = n > view[9]
-            column = view[6] + view[7] * np.arctan2(u, n)
-            weight /= (u * u + n * n) if ahead else 1.0
-        # Voxels on the outermost centres are seen in spite of rounding, from both sides alike.
-        seen = ahead and column >= -SLACK and column <= last + SLACK
-        column = min(max(column, 0.0), last) if seen else 0.0
-        left = min(int(column), columns - 2)
-        share = column - left
-        place[i] = left if seen else columns
-        one[i] = weight * (1.0 - share)
-        two[i] = weight * share
+    before = np.int32(columns - 2)
+    outside = np.int32(columns)
+    if mode == 0:
+        for i in range(place.shape[0]):
+            column = start + step * (top + side * float(first + i))
+            place[i], one[i], two[i] = _split(column, weight, last, before, outside)
+    elif mode == 1:
+        for i in range(place.shape[0]):
+            x = float(first + i)
+            n = deep + slope * x
+            scale = 1.0 / n
+            column = start + step * ((top + side * x) * scale)
+            column = column if n > near else -1.0
+            place[i], one[i], two[i] = _split(column, weight * scale * scale, last, before, outside)
+    else:
+        for i in range(place.shape[0]):
+            x = float(first + i)
+            u, n = top + side * x, deep + slope * x
+            column = start + step * _arctan(u / n)
+            column = column if n > near else -1.0
+            share = weight / (u * u + n * n)
+            place[i], one[i], two[i] = _split(column, share, last, before, outside)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def _split(column: float, weight: float, last: float, before: int, outside: int) -> Any:
+    # Voxels on the outermost centres are seen in spite of rounding, from both sides alike.
+    seen = (column >= -SLACK) & (column <= last + SLACK)
+    column = column if column > 0.0 else 0.0
+    column = column if column < last else last
+    left = np.int32(column)
+    left = left if left < before else before
+    share = column - float(left)
+    weight = weight if seen else 0.0
+    return left if seen else outside, weight * (1.0 - share), weight * share
+
+
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def _arctan(tangent: float) -> float:
+    """The arc tangent to rounding, without a call, so that its loop vectorises.
+
+    Three halvings of the angle bring the tangent below 0.2, where twelve terms suffice.
+    """
+    t = tangent
+    t = t / (1.0 + np.sqrt(1.0 + t * t))
+    t = t / (1.0 + np.sqrt(1.0 + t * t))
+    t = t / (1.0 + np.sqrt(1.0 + t * t))
+    s = t * t
+    p = 1 / 21 - s * (1 / 23)
+    p = 1 / 19 - s * p
+    p = 1 / 17 - s * p
+    p = 1 / 15 - s * p
+    p = 1 / 13 - s * p
+    p = 1 / 11 - s * p
+    p = 1 / 9 - s * p
+    p = 1 / 7 - s * p
+    p = 1 / 5 - s * p
+    p = 1 / 3 - s * p
+    return 8.0 * t * (1.0 - s * p)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -81,8 +117,9 @@ def gather_lines(
                 row = rows[b, k]
                 line = total[b]
                 for i in range(nx):
-                    left = place[i]
-                    line[i] += one[i] * row[left] + two[i] * row[left + 1]
+                    left = load(place, i)
+                    value = load(one, i) * load(row, left)
+                    add(line, i, value + load(two, i) * load(row, left + np.int32(1)))
         out[:, j] = total
 
 
