@@ -42,8 +42,8 @@ docs: $(STAMPS)/docs  ## Build the pages into build/docs
 	@echo "open build/docs/index.html"
 
 bench: $(STAMPS)/bench  ## Every benchmark, ratios against other libraries in one run
-	@for script in benchmarks/bench_*.py; do \
-	    echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(basename $(notdir $(wildcard benchmarks/*.py))); do \
+	    echo "== $$script"; $(BIN)/python -m benchmarks.$$script || exit 1; done
 
 clean:  ## Remove caches and built files
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

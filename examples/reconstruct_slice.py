@@ -7,11 +7,12 @@ FBP, CGLS, SIRT, TV and VCD, a table of their errors and one picture.
 With `--scan FILE` (.npz, .npy, HDF5 in the layout of Data Exchange, TIFF) the same five methods
 reconstruct your own sinogram:
 
-    reconstruct_slice.py --scan tooth.npz --angles theta_deg --raw --center auto
-    reconstruct_slice.py --scan nut.npy --geometry fan --turn -360 --pitch 0.35 \\
-        --offset 0.27 --source-to-axis 110 --source-to-detector 300 --size 256
+    reconstruct_slice.py --scan tooth.h5 --center auto
+    reconstruct_slice.py --scan nut.npy --geometry fan --reverse --pitch 0.35 --offset 0.27 \\
+        --source-to-axis 110 --source-to-detector 300 --size 256
 
-Angles are given in degrees, lengths in any one unit; `docs/conventions.md` says which way the
+Where the file holds flats (or `--flat` gives some), counts are corrected and their logarithm taken.
+Flags take angles in degrees and lengths in any one unit; `docs/conventions.md` says which way the
 angles turn and what the offset means.
 """
 
@@ -93,32 +94,40 @@ def simulated(photons: float, views: int, seed: int) -> Task:
 
 def measured(options: argparse.Namespace) -> Task:
     """The user's own scan, corrected, with the geometry that the flags give."""
-    from geometries.scans import find_center, line_integrals, read_scan
+    from geometries.scans.center import center_to_offset, find_center
+    from geometries.scans.files import load_scan
+    from geometries.scans.preprocess import line_integrals
 
-    scan = read_scan(options.scan, data=options.data, row=options.row, angles=options.angles)
-    sinogram = np.asarray(scan.projections, "float32")
-    if options.raw:
-        sinogram, repaired = line_integrals(sinogram, scan.flats, scan.darks)
-        if repaired:
-            print(f"{repaired} cells without a usable count were set to the floor")
-    sinogram = sinogram * np.float32(options.gain)
+    scan = load_scan(options.scan, rows=options.row)
+    flats = scan.flats if options.flat is None else number_or_file(options.flat)
+    darks = scan.darks if options.dark is None else number_or_file(options.dark)
+    sinogram = scan.projections
+    if flats is not None and not options.logged:
+        sinogram = line_integrals(sinogram, flats, 0.0 if darks is None else darks).data
+    sinogram = np.asarray(sinogram, "float32") * np.float32(options.gain)
     if not np.isfinite(sinogram).all():
         sys.exit(f"{options.scan}: the sinogram holds values that are not finite")
     views, columns = sinogram.shape
-    degrees = scan.degrees
-    if degrees is None:
-        degrees = options.first + np.arange(views) * (options.turn / views)
-    elif options.turn < 0:
-        degrees = -degrees
-    offset = options.offset
-    if options.center == "auto":
-        center = find_center(sinogram, np.deg2rad(degrees))
-        print(f"rotation axis found at column {center:.2f}")
-        offset = ((columns - 1) / 2 - center) * options.pitch
-    elif options.center is not None:
-        offset = ((columns - 1) / 2 - float(options.center)) * options.pitch
 
-    angles, detector = np.deg2rad(degrees), Detector(columns, options.pitch, offset)
+    if options.angles is not None:
+        angles = np.deg2rad(number_or_file(options.angles))
+    elif scan.angles is not None:
+        angles = scan.angles
+    else:
+        turn = options.turn or (360.0 if options.geometry == "fan" else 180.0)
+        angles = np.deg2rad(np.arange(views) * (turn / views))
+    angles = np.deg2rad(options.first) + (-angles if options.reverse else angles)
+
+    offset = options.offset
+    if options.center is not None:
+        center = options.center
+        if center == "auto":
+            if options.geometry == "fan":
+                sys.exit("--center auto serves parallel scans; give --offset to a fan scan")
+            center = find_center(sinogram, angles)
+            print(f"rotation axis found at column {center:.2f}")
+        offset = center_to_offset(float(center), columns, options.pitch)
+    detector = Detector(columns, options.pitch, offset)
     magnification = 1.0
     if options.geometry == "fan":
         a, d = options.source_to_axis, options.source_to_detector
@@ -131,10 +140,18 @@ def measured(options: argparse.Namespace) -> Task:
     size = options.size or columns
     pixel = options.pixel or columns * options.pitch / magnification / size
     A = Projector(geometry, Grid((size, size), spacing=pixel))
-    first = fbp(A, sinogram)
-    scale = float(np.percentile(first, 99)) or 1.0
+    scale = float(np.percentile(fbp(A, sinogram), 99)) or 1.0
     weights = np.exp(-np.clip(sinogram, 0, 12)).astype("float32")
-    return Task(Path(options.scan).name, A, sinogram, weights, scale, False)
+    title = f"{Path(options.scan).name}, {views} views of {columns} cells"
+    return Task(title, A, sinogram, weights, scale, False)
+
+
+def number_or_file(word: str) -> Any:
+    """A number, or the numbers in a `.npy` or text file."""
+    try:
+        return float(word)
+    except ValueError:
+        return np.load(word) if word.endswith(".npy") else np.loadtxt(word)
 
 
 # --- the five methods ------------------------------------------------------------------------
@@ -327,17 +344,16 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     made.add_argument("--views", type=int, default=240)
     made.add_argument("--seed", type=int, default=1, help="of the noise")
     own = parser.add_argument_group("your own scan")
-    own.add_argument("--scan", help=".npz, .npy, .h5 (Data Exchange) or .tif, (view, [row,] col)")
-    own.add_argument("--data", help="name of the projections in the file, where not the usual one")
+    own.add_argument("--scan", help=".npz, .npy, .h5 (Data Exchange) or .tif: (view, [row,] col)")
     own.add_argument("--row", type=int, default=0, help="detector row of a stack of radiographs")
-    own.add_argument("--raw", action="store_true", help="counts: flat and dark, then -log")
+    own.add_argument("--flat", help="open beam, a number or a file, where the scan has no flats")
+    own.add_argument("--dark", help="no beam, likewise")
+    own.add_argument("--logged", action="store_true", help="no correction although it has flats")
     own.add_argument("--gain", type=float, default=1.0, help="factor on the line integrals")
-    own.add_argument("--angles", help="name of the angles in the file, or a text file of them")
-    own.add_argument("--first", type=float, default=0.0, help="first angle, where none are stored")
-    own.add_argument(
-        "--turn", type=float, default=180.0,
-        help="span of the views in degrees; negative: against our sense, for stored angles too",
-    )  # fmt: skip
+    own.add_argument("--angles", help="file of degrees, one a view, where the scan has none")
+    own.add_argument("--turn", type=float, help="degrees of all views, where there are no angles")
+    own.add_argument("--first", type=float, default=0.0, help="degrees added to all angles")
+    own.add_argument("--reverse", action="store_true", help="angles count against our sense")
     own.add_argument("--geometry", choices=("parallel", "fan"), default="parallel")
     own.add_argument("--pitch", type=float, default=1.0, help="of detector cells")
     own.add_argument("--offset", type=float, default=0.0, help="u0, of the detector's middle")

@@ -25,7 +25,7 @@ def test_the_program_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
         r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), flags=re.DOTALL
     )
     names: dict[str, Any] = {}
-    exec(compile(program, "README.md", "exec"), names)  # noqa: S102
+    exec(compile(program, "README.md", "exec"), names)
     image = names["image"]
     inside = (slice(45, 85), slice(35, 95))
     assert np.allclose(names["first"][inside], image[inside], rtol=0.02)
