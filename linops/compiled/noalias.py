@@ -49,20 +49,6 @@ def add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """`array[index] = value`, contiguous 1-D, value of the array's dtype."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        read, written = _scopes(builder)
-        store = builder.store(args[2], _address(context, builder, signature, args))
-        store.set_metadata("alias.scope", written)
-        store.set_metadata("noalias", read)
-        return context.get_dummy_value()
-
-    return types.void(array, index, array.dtype), codegen
-
-
-@intrinsic
-def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """`array[index] = value`, contiguous 1-D, value of the array's dtype; not read in this loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
