@@ -182,8 +182,13 @@ class Projector(LinearOperator):
         return block
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
+        dims = len(self.domain.shape)
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
-        if axes != tuple(range(len(self.domain.shape)))[-2:] or not whole:
+        if dims == 2:
+            # The planar kernels for lists of cells see whole, real rows of the detector.
+            real = np.asarray(self.window)[:2].tolist() == [0, self.codomain.shape[0]]
+            whole = whole and real and self.codomain.shape[1:] == self.geometry.detector.shape
+        if axes != tuple(range(dims))[-2:] or not whole:
             return None
         return ProjectorColumns(self, index)
 
@@ -263,7 +268,7 @@ class ProjectorColumns(LinearOperator):
             return None if padded else ProjectorColumns(self.base, self.index[start:stop])
         block = self.base.block(axis, start, stop, padded)
         assert isinstance(block, Projector)
-        return ProjectorColumns(block, self.index)
+        return block.columns(self.index)
 
     def _cost(self) -> Cost:
         whole = self.base.cost()

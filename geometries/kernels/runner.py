@@ -100,7 +100,7 @@ class PlanarRunner:
         batch = x.shape[:-1]
         out = np.empty((math.prod(batch), *self._sinogram), self._dtype)
         values = np.ascontiguousarray(x.reshape(len(out), len(index)))
-        self._kernel.forward_cells(self._scan, values, index, out, **self._cells())
+        self._kernel.forward_cells(self._scan, values, index, out)
         return out.reshape(*batch, *self._sinogram)
 
     def adjoint_columns(self, y: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ class PlanarRunner:
         batch = y.shape[:-2]
         out = np.empty((math.prod(batch), len(index)), self._dtype)
         sinogram = np.ascontiguousarray(y.reshape(len(out), *self._sinogram))
-        self._kernel.adjoint_cells(self._scan, sinogram, index, out, **self._cells())
+        self._kernel.adjoint_cells(self._scan, sinogram, index, out)
         return out.reshape(*batch, len(index))
 
     def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
@@ -118,9 +118,6 @@ class PlanarRunner:
         out = np.empty(self._image, self._dtype)
         self._kernel.gram_diagonal(self._scan, weights, out)
         return out
-
-    def _cells(self) -> dict[str, Any]:
-        return {key: value for key, value in self._options.items() if key != "first_cell"}
 
 
 class VolumeRunner:
@@ -169,7 +166,10 @@ class VolumeRunner:
         batch = x.shape[:-3]
         volume = self._zfast(x, self._volume)
         out = self._empty(len(volume), self._projections)
-        self._kernel.forward(self._scan, volume, out, first_cell=self._first_cell, **self._options)
+        if out.size:
+            self._kernel.forward(
+                self._scan, volume, out, first_cell=self._first_cell, **self._options
+            )
         return _split_batch(np.swapaxes(out, -1, -2), batch)
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
@@ -181,10 +181,11 @@ class VolumeRunner:
         )
         projections = np.ascontiguousarray(rows)
         nz, ny, nx = self._volume
-        out = np.empty((len(projections), ny, nx, nz), self._dtype)
-        self._kernel.adjoint(
-            self._scan, projections, out, first_cell=self._first_cell, **self._options
-        )
+        out = np.zeros((len(projections), ny, nx, nz), self._dtype)
+        if projections.size:
+            self._kernel.adjoint(
+                self._scan, projections, out, first_cell=self._first_cell, **self._options
+            )
         return _split_batch(np.moveaxis(out, -1, 1), batch)
 
     def forward_columns(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -194,9 +195,10 @@ class VolumeRunner:
             np.swapaxes(x, -1, -2).reshape(math.prod(batch), len(index), self._volume[0])
         )
         out = self._empty(len(values), self._projections)
-        self._kernel.forward_columns(
-            self._scan, values, index, out, first_slice=self._first_slice, **self._options
-        )
+        if out.size:
+            self._kernel.forward_columns(
+                self._scan, values, index, out, first_slice=self._first_slice, **self._options
+            )
         return _split_batch(np.swapaxes(out, -1, -2), batch)
 
     def adjoint_columns(self, y: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -205,15 +207,16 @@ class VolumeRunner:
         rows = np.swapaxes(y, -1, -2).reshape(
             math.prod(batch), self._projections[0], self._projections[2], self._projections[1]
         )
-        out = np.empty((len(rows), len(index), self._volume[0]), self._dtype)
-        self._kernel.adjoint_columns(
-            self._scan,
-            np.ascontiguousarray(rows),
-            index,
-            out,
-            first_slice=self._first_slice,
-            **self._options,
-        )
+        out = np.zeros((len(rows), len(index), self._volume[0]), self._dtype)
+        if rows.size:
+            self._kernel.adjoint_columns(
+                self._scan,
+                np.ascontiguousarray(rows),
+                index,
+                out,
+                first_slice=self._first_slice,
+                **self._options,
+            )
         return _split_batch(np.swapaxes(out, -1, -2), batch)
 
     def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
