@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops.algebra.relations import positions
-from linops.elementary.windows import Crop, Cut, Pad, PlaneWindow, resized
+from linops.elementary.windows import Crop, Cut, Pad, PlaneMask, PlaneWindow, resized
 from linops.errors import ShapeError
 from linops.operator import LinearOperator, Operator
 from linops.rule import Member, Relation, Rule
@@ -180,6 +180,10 @@ def _default(
         if rule.periodic(name):
             small = resized(operator.domain, cuts, hi - lo)
             parts.append(PlaneWindow(small, operator.domain, cuts, -lo, wrap=n))
+            if padded and relation is Relation.ALIGNED:
+                # Real planes and their neighbours; what stands behind them is not of the ring.
+                begin, end = max(start, 0) - start, min(stop, n) - start
+                parts.append(PlaneMask(small, cuts, begin, end + hi - lo - (stop - start)))
         elif padded and relation is Relation.CONTRACTED:
             parts.append(_own_planes(operator.domain, cuts, start, stop, rule.halo(name)))
         else:
