@@ -21,14 +21,19 @@ from linops.algebra.kron import kron
 from linops.algebra.stacks import block_diagonal, concat, hstack, vstack
 from linops.cost import Cost
 from linops.elementary import (
+    FFT,
     Cast,
+    Convolve,
     Crop,
     Diagonal,
     Identity,
     Matrix,
     Pad,
+    Reshape,
     Restriction,
     Scatter,
+    SumOver,
+    Transpose,
     Zero,
 )
 from linops.elementary.pointwise import Exp, Log, Power, transmission
@@ -38,12 +43,15 @@ from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import ProductSpace, Space, inners
 from linops.stencils import Gradient
+from linops.transforms.pytree import register_jax
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FFT",
     "QGGMRF",
     "Cast",
+    "Convolve",
     "Cost",
     "Crop",
     "Diagonal",
@@ -60,11 +68,14 @@ __all__ = [
     "Precision",
     "ProductSpace",
     "Quadratic",
+    "Reshape",
     "Restriction",
     "Rule",
     "Scatter",
     "Space",
+    "SumOver",
     "TotalVariation",
+    "Transpose",
     "Zero",
     "as_operator",
     "block_diagonal",
@@ -74,6 +85,7 @@ __all__ = [
     "hstack",
     "inners",
     "kron",
+    "register_jax",
     "transmission",
     "vstack",
 ]

@@ -1,0 +1,499 @@
+"""Convolution with a stored kernel, over zeros or around the ring.
+
+Small kernels are summed shift by shift, large ones go through the array library's own FFT, both
+from one description: `y[i] = sum_k h[k] x[i + shift - k]` with x zero outside its planes. Blocks,
+adjoints and squares are the same sum with another shift, kernel or extent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import _numbered, axis_number
+from linops.errors import DTypeError, ShapeError
+from linops.operator import LinearOperator
+from linops.precision import complex_of, real_of
+from linops.rule import Axis, Rule
+from linops.space import Space
+
+__all__ = ["Convolve"]
+
+_DIRECT_LIMIT = 64
+_ZERO, _RING, _ARC = "zero", "ring", "arc"
+# Beyond the planes of the input: zeros; its own other end; or nothing that is needed, because an
+# arc of the ring comes with its neighbours.
+
+
+class Convolve(LinearOperator):
+    """`y[i] = sum_k h[k] x[i + origin - k]` along some axes, the result as large as the input.
+
+    Parameters
+    ----------
+    space
+        The domain.
+    kernel
+        One axis for each of `axes`; real or complex, a NumPy array is copied. A complex kernel
+        on a real space gives complex values and is linear over the reals.
+    axes
+        By name or number; the last ones by default.
+    boundary
+        `"zero"`: x is zero outside the array; `"periodic"`: it repeats.
+    origin
+        The position in the kernel that weighs `x[i]`, one number or one for each axis;
+        `(m - 1) // 2` by default, which is what `scipy.signal.convolve(mode="same")` does.
+    method
+        `"direct"`, `"fft"`, or `"auto"`: direct up to 64 kernel entries.
+
+    Raises
+    ------
+    ShapeError
+        Where kernel, axes and origin do not fit, or a kernel has no entry.
+
+    Notes
+    -----
+    A periodic kernel longer than the ring is folded onto it. The kernel is an array of the
+    operator's own: derivatives in it are derivatives of `A @ x`.
+
+    >>> import numpy as np
+    >>> A = Convolve(Space(5), np.array([1.0, 2.0, 3.0], "float32"))
+    >>> A @ np.array([0, 0, 1, 0, 0], "float32")
+    array([0., 1., 2., 3., 0.], dtype=float32)
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+
+    def __init__(
+        self,
+        space: Space,
+        kernel: Any,
+        axes: str | int | Sequence[str | int] | None = None,
+        *,
+        boundary: str = "zero",
+        origin: int | Sequence[int] | None = None,
+        method: str = "auto",
+    ) -> None:
+        if not isinstance(space, Space):
+            raise ShapeError("Convolve takes one array: pick a member of the product space first")
+        if boundary not in ("zero", "periodic") or method not in ("auto", "direct", "fft"):
+            raise ValueError(
+                "Convolve: boundary is 'zero' or 'periodic' and method 'auto', 'direct' or 'fft', "
+                f"got {boundary!r} and {method!r}"
+            )
+        kernel = _checked(kernel, space)
+        numbers = _axes(space, kernel, axes)
+        periodic = boundary == "periodic"
+        origins = _origins(kernel, origin)
+        if periodic:
+            for k, number in enumerate(numbers):
+                kernel = _folded(kernel, k - len(numbers), space.shape[number])
+            extents = [space.shape[number] for number in numbers]
+            origins = tuple(o % n if n else 0 for o, n in zip(origins, extents, strict=True))
+        if method == "auto":
+            method = "direct" if math.prod(kernel.shape) <= _DIRECT_LIMIT else "fft"
+        ends = np.array([[0, space.shape[i]] for i in numbers], np.int32).reshape(-1, 2)
+        lead = (0,) * len(numbers)
+        planes = tuple(space.shape[i] for i in numbers)
+        self._set_up(
+            space, kernel, numbers, origins, (_RING if periodic else _ZERO,) * len(numbers),
+            method == "fft", planes, lead, (False,) * len(numbers), ends,
+        )  # fmt: skip
+
+    def _set_up(
+        self,
+        domain: Space,
+        kernel: Array,
+        numbers: tuple[int, ...],
+        origins: tuple[int, ...],
+        edges: tuple[str, ...],
+        fft: bool,
+        planes: tuple[int, ...],
+        lead: tuple[int, ...],
+        padded: tuple[bool, ...],
+        ends: np.ndarray,
+    ) -> None:
+        # Along the convolved axes: planes of the output; lead, input planes before the first of
+        # them; edges, what is beyond the input; ends, the real range of output planes.
+        names = domain.axes or tuple(_numbered(domain.ndim))
+        shape = list(domain.shape)
+        left = [Axis(name) for name in names]
+        for k, i in enumerate(numbers):
+            shape[i] = planes[k]
+            reach = max(origins[k], int(kernel.shape[k]) - 1 - origins[k])
+            left[i] = Axis(names[i], reach, edges[k] == _RING and reach > 0)
+        is_complex = domain.is_complex or arrays.dtype_of(kernel).kind == "c"
+        dtype = complex_of(domain.dtype) if is_complex else domain.dtype
+        codomain = Space(tuple(shape), dtype, domain.axes, domain.spacing)
+        rule = Rule((tuple(left),), (tuple(map(Axis, names)),))
+        LinearOperator.__init__(self, domain, codomain, rule)
+        self.kernel, self.ends = arrays.snapshot(kernel), arrays.snapshot(ends)
+        self._numbers, self._origins, self._edges, self._fft = numbers, origins, edges, fft
+        self._planes, self._lead, self._padded = planes, lead, padded
+
+    def _apply(self, x: Array) -> Array:
+        x = self._masked(x, inputs=True)
+        shifts = tuple(o + lead for o, lead in zip(self._origins, self._lead, strict=True))
+        y = self._sum(x, self._kernel(x), shifts, self._planes, "forward")
+        return self._masked(y, inputs=False)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        y = self._masked(y, inputs=False)
+        kernel = self._kernel(y)
+        xp = arrays.namespace(kernel)
+        flipped = xp.flip(kernel, axis=tuple(range(kernel.ndim)))
+        if arrays.dtype_of(kernel).kind == "c":
+            flipped = xp.conj(flipped)
+        shifts = tuple(
+            m - 1 - o - lead
+            for m, o, lead in zip(kernel.shape, self._origins, self._lead, strict=True)
+        )
+        planes = tuple(self.domain.shape[i] for i in self._numbers)
+        x = self._sum(y, flipped, shifts, planes, "adjoint")
+        if not self.domain.is_complex and arrays.dtype_of(x).kind == "c":
+            x = arrays.namespace(x).real(x)
+        return self._masked(x, inputs=True)
+
+    def _make_adjoint(self) -> LinearOperator:
+        if "self_adjoint" in self.tags:
+            return self
+        if self.domain != self.codomain or any(self._padded) or any(self._lead):
+            return super()._make_adjoint()
+        xp = arrays.namespace(self.kernel)
+        kernel = xp.flip(self.kernel, axis=tuple(range(self.kernel.ndim)))
+        if arrays.dtype_of(kernel).kind == "c":
+            kernel = xp.conj(kernel)
+        origins = tuple(m - 1 - o for m, o in zip(kernel.shape, self._origins, strict=True))
+        return self._rebuilt(kernel=kernel, origins=origins)
+
+    def _make_conjugate(self) -> LinearOperator:
+        if not self.domain.is_complex:
+            return super()._make_conjugate()
+        if arrays.dtype_of(self.kernel).kind != "c":
+            return self
+        return self._rebuilt(kernel=arrays.namespace(self.kernel).conj(self.kernel))
+
+    def _complexified(self) -> LinearOperator | None:
+        if "real_linear" in self.tags:
+            return None
+        return self._rebuilt(domain=self.domain.complexified())
+
+    def _derive_tags(self) -> frozenset[str]:
+        tags = set(super()._derive_tags())
+        if arrays.requires_gradient(self.kernel) or math.prod(self.kernel.shape) == 0:
+            return frozenset(tags)
+        kernel = arrays.to_numpy(self.kernel)
+        # A transform leaves rounding below zero, so only the direct sum can promise it.
+        if not self._fft and kernel.dtype.kind != "c" and bool((kernel >= 0).all()):
+            tags.add("nonnegative")
+        centred = all(m == 2 * o + 1 for m, o in zip(kernel.shape, self._origins, strict=True))
+        if centred and self.domain == self.codomain and not any(self._padded) + any(self._lead):
+            if bool((np.flip(kernel).conj() == kernel).all()):
+                tags.add("self_adjoint")
+        return frozenset(tags)
+
+    def _diagonal(self) -> Array | None:
+        if self.domain.shape != self.codomain.shape or any(self._padded) or any(self._lead):
+            return None
+        dtype = self.codomain.dtype
+        value = arrays.cast(self.kernel, dtype)[self._origins]
+        return arrays.zeros(self.domain.shape, dtype, self.kernel) + value
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        dtype = real_of(self.domain.dtype)
+        square = arrays.cast(abs(self.kernel) ** 2, dtype)
+        squared = self._rebuilt(kernel=square, domain=self.domain.with_dtype(dtype))
+        w = arrays.ones(self.codomain.shape, dtype, self.kernel) if weights is None else weights
+        return squared._apply_adjoint(w)
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        halo, k = self.rule.halo(axis), self._position(axis)
+        lead = 0 if k is None else self._lead[k]
+        return start + lead - halo, stop + lead + halo
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        k = self._position(axis)
+        domain = self.domain
+        shape = list(domain.shape)
+        if k is None:
+            i = [a.name for a in self.rule.domain[0]].index(axis)
+            n, shape[i] = shape[i], stop - start
+            block = self._rebuilt(domain=_reshaped(domain, shape))
+            if not padded:
+                return block
+            from linops.algebra.product import Product
+            from linops.elementary.windows import PlaneMask
+
+            return Product([PlaneMask(block.codomain, [(0, i)], -start, n - start), block])
+        i, n, halo = self._numbers[k], self._planes[k], self.rule.halo(axis)
+        ring = self._edges[k] == _RING
+        if self._padded[k] or self._lead[k] or shape[i] != n or self._edges[k] == _ARC:
+            return None
+        lo, hi = start - halo, stop + halo
+        if not padded and not ring:
+            lo, hi = max(lo, 0), max(min(hi, n), max(lo, 0))
+        shape[i] = hi - lo
+        ends = np.array(self.ends)
+        ends[k] = (-start, n - start)
+        return self._rebuilt(
+            domain=_reshaped(domain, shape),
+            planes=_with(self._planes, k, stop - start),
+            lead=_with(self._lead, k, start - lo),
+            padded=_with(self._padded, k, padded),
+            edges=_with(self._edges, k, _ARC if ring else _ZERO),
+            ends=ends,
+        )
+
+    def _cost(self) -> Cost:
+        entries = math.prod(self.kernel.shape)
+        flops = 2.0 * self.codomain.size * entries
+        if self._fft:
+            flops = 10.0 * self.codomain.size * math.log2(max(self.codomain.size, 2))
+        streaming = Cost.streaming(self.domain, self.codomain, flops)
+        kernel = entries * arrays.dtype_of(self.kernel).itemsize
+        workspace = 3 * streaming.written if self._fft else streaming.read
+        return Cost(flops, streaming.read + kernel, streaming.written, workspace)
+
+    def _rebuilt(self, **changes: Any) -> Convolve:
+        parts = {
+            "domain": self.domain,
+            "kernel": self.kernel,
+            "numbers": self._numbers,
+            "origins": self._origins,
+            "edges": self._edges,
+            "fft": self._fft,
+            "planes": self._planes,
+            "lead": self._lead,
+            "padded": self._padded,
+            "ends": self.ends,
+        }
+        operator = object.__new__(Convolve)
+        operator._set_up(**{**parts, **changes})
+        operator.__dict__["_frozen"] = True
+        return operator
+
+    def _position(self, axis: str) -> int | None:
+        i = [a.name for a in self.rule.domain[0]].index(axis)
+        return self._numbers.index(i) if i in self._numbers else None
+
+    def _kernel(self, like: Array) -> Array:
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        return arrays.resident(cache, "kernel", self.kernel, like)
+
+    def _masked(self, x: Array, inputs: bool) -> Array:
+        """Zero, whatever stands there, in planes of a padded block that are outside the array."""
+        for k, number in enumerate(self._numbers):
+            axis = number - len(self.domain.shape)
+            if not self._padded[k] or not x.shape[axis]:
+                continue
+            before = after = self._lead[k] if inputs else 0
+            if inputs and self._edges[k] == _ARC:
+                halo = max(self._origins[k], self.kernel.shape[k] - 1 - self._origins[k])
+                before, after = before - halo, after + halo
+            plane = arrays.namespace(self.ends).arange(x.shape[axis], dtype=self.ends.dtype)
+            valid = (plane >= self.ends[k, 0] + before) & (plane < self.ends[k, 1] + after)
+            x = arrays.gather_planes(x, axis, plane, valid)
+        return x
+
+    def _sum(
+        self,
+        x: Array,
+        kernel: Array,
+        shifts: tuple[int, ...],
+        planes: tuple[int, ...],
+        direction: str,
+    ) -> Array:
+        """`y[i] = sum_k kernel[k] x[i + shift - k]` for i in `planes`."""
+        n = len(self.domain.shape)
+        axes = tuple(i - n for i in self._numbers)
+        rings = tuple(edge == _RING for edge in self._edges)
+        dtype = arrays.dtype_of(x)
+        if arrays.dtype_of(kernel).kind == "c":
+            dtype = complex_of(dtype)
+        if math.prod(x.shape) == 0 or 0 in planes:
+            shape = list(x.shape)
+            for axis, count in zip(axes, planes, strict=True):
+                shape[axis] = count
+            return arrays.zeros(tuple(shape), dtype, x)
+        if not self._fft:
+            for axis, shift, count, m, ring in zip(
+                axes, shifts, planes, kernel.shape, rings, strict=True
+            ):
+                x = _window(x, axis, shift - (m - 1), shift + count, ring)
+            return _direct(x, kernel, axes, planes)
+        return self._spectral(x, kernel, shifts, planes, axes, rings, direction)
+
+    def _spectral(
+        self,
+        x: Array,
+        kernel: Array,
+        shifts: tuple[int, ...],
+        planes: tuple[int, ...],
+        axes: tuple[int, ...],
+        rings: tuple[bool, ...],
+        direction: str,
+    ) -> Array:
+        xp = arrays.namespace(x)
+        lengths, firsts = [], []
+        for axis, shift, count, m, ring in zip(
+            axes, shifts, planes, kernel.shape, rings, strict=True
+        ):
+            if not ring:
+                # Of a window that holds all that is read, only planes that are not wanted alias.
+                x = _window(x, axis, shift - (m - 1), shift + count, False)
+            lengths.append(count if ring else _fast_length(count + m - 1))
+            firsts.append(0 if ring else m - 1)
+        is_real = arrays.dtype_of(x).kind != "c" and arrays.dtype_of(kernel).kind != "c"
+        transform = xp.fft.rfftn if is_real else xp.fft.fftn
+
+        def spectrum_of_kernel() -> Array:
+            own = tuple(range(-kernel.ndim, 0))
+            large = kernel
+            for a, length in zip(own, lengths, strict=True):
+                large = arrays.widen(large, a, 0, length - large.shape[a])
+            turn = tuple(-s if ring else 0 for s, ring in zip(shifts, rings, strict=True))
+            large = xp.roll(large, turn, axis=own)
+            if not is_real:
+                large = arrays.cast(large, complex_of(arrays.dtype_of(large)))
+            spectrum = transform(large, axes=own)
+            # Kernel axes stand in the order they were given, those of x wherever they are.
+            order = sorted(own, key=lambda a: axes[a])
+            spectrum = xp.permute_dims(spectrum, tuple(a + kernel.ndim for a in order))
+            shape = [1] * len(self.domain.shape)
+            for a, extent in zip(order, spectrum.shape, strict=True):
+                shape[axes[a]] = int(extent)
+            return xp.reshape(spectrum, tuple(shape))
+
+        if type(self.kernel) is np.ndarray and type(x) is np.ndarray:
+            cache = self.__dict__.setdefault("_cache_spectra", {})
+            key = (direction, is_real)
+            if key not in cache:
+                cache[key] = spectrum_of_kernel()
+            spectrum = cache[key]
+        else:
+            spectrum = spectrum_of_kernel()
+        if not is_real:
+            x = arrays.cast(x, complex_of(arrays.dtype_of(x)))
+        y = transform(x, s=tuple(lengths), axes=axes) * spectrum
+        inverse = xp.fft.irfftn if is_real else xp.fft.ifftn
+        y = inverse(y, s=tuple(lengths), axes=axes)
+        for axis, first, count in zip(axes, firsts, planes, strict=True):
+            y = arrays.narrow(y, axis, first, first + count)
+        return y
+
+
+def _checked(kernel: Any, space: Space) -> Array:
+    if not arrays.is_array(kernel):
+        kernel = np.asarray(kernel)
+    kind = arrays.dtype_of(kernel).kind
+    if kind not in "biufc":
+        raise DTypeError(f"Convolve: a kernel holds numbers, got dtype {kernel.dtype}")
+    if not 1 <= kernel.ndim <= space.ndim or 0 in kernel.shape:
+        raise ShapeError(
+            f"Convolve: a kernel has an axis for each convolved axis of {space} and at least one "
+            f"entry, got shape {tuple(kernel.shape)}"
+        )
+    dtype = complex_of(space.dtype) if kind == "c" else real_of(space.dtype)
+    return arrays.cast(kernel, dtype)
+
+
+def _axes(space: Space, kernel: Array, axes: Any) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(space.ndim - kernel.ndim, space.ndim))
+    if isinstance(axes, (str, int)):
+        axes = (axes,)
+    numbers = tuple(axis_number(space, axis) for axis in axes)
+    if len(numbers) != kernel.ndim or len(set(numbers)) != len(numbers):
+        raise ShapeError(
+            f"Convolve: the kernel has {kernel.ndim} axes, one for each convolved axis once; got "
+            f"the axes {tuple(axes)!r}"
+        )
+    return numbers
+
+
+def _origins(kernel: Array, origin: int | Sequence[int] | None) -> tuple[int, ...]:
+    shape = tuple(int(m) for m in kernel.shape)
+    if origin is None:
+        return tuple((m - 1) // 2 for m in shape)
+    origins = (origin,) * len(shape) if isinstance(origin, int) else tuple(origin)
+    if len(origins) != len(shape) or any(
+        not 0 <= o < m for o, m in zip(origins, shape, strict=True)
+    ):
+        raise ShapeError(
+            f"Convolve: the origin is a position in the kernel of shape {shape}, got {origin!r}"
+        )
+    return tuple(int(o) for o in origins)
+
+
+def _folded(kernel: Array, axis: int, n: int) -> Array:
+    """The kernel added up around a ring of n planes."""
+    m = int(kernel.shape[axis])
+    if n == 0 or m <= n:
+        return kernel
+    xp = arrays.namespace(kernel)
+    turns = -(-m // n)
+    kernel = arrays.widen(kernel, axis, 0, turns * n - m)
+    number = kernel.ndim + axis
+    shape = tuple(kernel.shape)
+    split = (*shape[:number], turns, n, *shape[number + 1 :])
+    return xp.sum(xp.reshape(kernel, split), axis=number)
+
+
+def _window(x: Array, axis: int, start: int, stop: int, ring: bool) -> Array:
+    """Planes `start` to `stop` along a negative axis, beyond the ends zero or around the ring."""
+    n = x.shape[axis]
+    if ring:
+        xp = arrays.namespace(x)
+        index = arrays.convert(np.arange(start, stop) % n, x)
+        return xp.take(x, index, axis=x.ndim + axis)
+    first, last = min(max(start, 0), n), max(min(stop, n), 0)
+    last = max(first, last)
+    before = min(max(first - start, 0), stop - start)
+    x = arrays.narrow(x, axis, first, last)
+    return arrays.widen(x, axis, before, stop - start - before - (last - first))
+
+
+def _direct(x: Array, kernel: Array, axes: tuple[int, ...], planes: tuple[int, ...]) -> Array:
+    total: Any = None
+    for position in itertools.product(*(range(m) for m in kernel.shape)):
+        part = x
+        for axis, k, m, count in zip(axes, position, kernel.shape, planes, strict=True):
+            part = arrays.narrow(part, axis, m - 1 - k, m - 1 - k + count)
+        if total is None:
+            total = kernel[position] * part
+        elif type(total) is np.ndarray:
+            total += kernel[position] * part
+        else:
+            total = total + kernel[position] * part
+    return total
+
+
+def _fast_length(n: int) -> int:
+    """The smallest product of 2, 3 and 5 that is at least n."""
+    best = 1 << max(n - 1, 0).bit_length()
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            two = three * (1 << max(-(-n // three) - 1, 0).bit_length())
+            best = min(best, two)
+            three *= 3
+        five *= 5
+    return best
+
+
+def _reshaped(space: Space, shape: Sequence[int]) -> Space:
+    return Space(tuple(shape), space.dtype, space.axes, space.spacing)
+
+
+def _with(values: tuple[Any, ...], k: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:k], value, *values[k + 1 :])

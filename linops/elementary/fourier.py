@@ -1,0 +1,204 @@
+"""The discrete Fourier transform on the array library's own FFT.
+
+A complex space is transformed to itself. A real one maps to a complex one, as the half spectrum
+or as the full one, and the operator is then linear over the reals: its adjoint is the real part of
+the conjugate transpose, in which interior frequencies of the half spectrum count once, not twice
+as in an inverse transform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.errors import DTypeError, ShapeError
+from linops.operator import LinearOperator
+from linops.precision import complex_of
+from linops.rule import Axis, Rule
+from linops.space import Space
+
+__all__ = ["FFT"]
+
+_NORMS = ("ortho", "backward", "forward")
+_KINDS = ("auto", "half", "full")
+
+
+class FFT(LinearOperator):
+    """`X[k] = s * sum_n x[n] exp(-2 pi i k n / N)` along some axes.
+
+    Parameters
+    ----------
+    space
+        The domain, real or complex.
+    axes
+        By name or number; all of them where they are not given.
+    norm
+        `"ortho"`: s = 1 / sqrt(N), which makes it unitary on a complex space; `"backward"`:
+        s = 1; `"forward"`: s = 1 / N. N is the product of the transformed extents.
+    real
+        What a real space maps to: `"half"` is the spectrum that the symmetry leaves, extent
+        `n // 2 + 1` along the last of `axes` (as `rfft`); `"full"` is all of it; `"auto"` is
+        half. A complex space takes `"auto"` or `"full"`.
+
+    Raises
+    ------
+    ShapeError
+        Where an axis is not there, or named twice.
+    DTypeError
+        For the half spectrum of a complex space.
+
+    Notes
+    -----
+    Frequencies stand in FFT order, zero first. The codomain's axes are named `kx` for `x`.
+    `A.H` is the adjoint: with `norm="ortho"` it inverts the transform of a complex space and the
+    full one of a real space; the half spectrum is not orthogonal under any norm.
+
+    >>> import numpy as np
+    >>> from linops.space import Space
+    >>> F = FFT(Space(4), norm="backward")
+    >>> F @ np.ones(4, "float32")
+    array([4.+0.j, 0.+0.j, 0.+0.j], dtype=complex64)
+    >>> F.H @ np.ones(3, "complex64")
+    array([3., 0., 1., 0.], dtype=float32)
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+
+    def __init__(
+        self,
+        space: Space,
+        axes: str | int | Sequence[str | int] | None = None,
+        *,
+        norm: str = "ortho",
+        real: str = "auto",
+    ) -> None:
+        if not isinstance(space, Space):
+            raise ShapeError("FFT takes one array: pick a member of the product space first")
+        if norm not in _NORMS or real not in _KINDS:
+            raise ValueError(
+                f"FFT: norm is one of {_NORMS} and real one of {_KINDS}, got {norm!r} and {real!r}"
+            )
+        if real == "half" and space.is_complex:
+            raise DTypeError(
+                f"FFT: the spectrum of a complex space {space} has no symmetry to halve; leave "
+                'real="auto"'
+            )
+        if axes is None:
+            axes = tuple(range(space.ndim))
+        elif isinstance(axes, (str, int)):
+            axes = (axes,)
+        numbers = tuple(axis_number(space, axis) for axis in axes)
+        if len(set(numbers)) != len(numbers):
+            raise ShapeError(f"FFT: axes {axes!r} name one axis twice")
+        half = not space.is_complex and real != "full" and bool(numbers)
+        self._set_up(space, numbers, norm, half)
+
+    def _set_up(self, space: Space, numbers: tuple[int, ...], norm: str, half: bool) -> None:
+        left = space.axes or tuple(_numbered(space.ndim))
+        right = [f"k{name}" if i in numbers else name for i, name in enumerate(left)]
+        shape = list(space.shape)
+        if half:
+            shape[numbers[-1]] = shape[numbers[-1]] // 2 + 1 if shape[numbers[-1]] else 0
+        codomain = Space(
+            tuple(shape), complex_of(space.dtype), None if space.axes is None else right
+        )
+        rule = Rule(
+            (tuple(Axis(name, splits=i not in numbers) for i, name in enumerate(left)),),
+            (tuple(Axis(name, splits=i not in numbers) for i, name in enumerate(right)),),
+        )
+        unitary = norm == "ortho" and space.is_complex
+        LinearOperator.__init__(self, space, codomain, rule, tags=("unitary",) if unitary else ())
+        self._numbers, self._norm, self._half = numbers, norm, half
+
+    def _apply(self, x: Array) -> Array:
+        xp, axes = arrays.namespace(x), self._axes()
+        if math.prod(x.shape) == 0:
+            batch = tuple(x.shape)[: x.ndim - self.domain.ndim]
+            return arrays.zeros((*batch, *self.codomain.shape), self.codomain.dtype, x)
+        if self._half:
+            x = xp.fft.rfft(x, axis=axes[-1], norm=self._norm)
+            axes = axes[:-1]
+        else:
+            x = arrays.cast(x, self.codomain.dtype)
+        return xp.fft.fftn(x, axes=axes, norm=self._norm) if axes else x + 0
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        xp, axes = arrays.namespace(y), self._axes()
+        if math.prod(y.shape) == 0:
+            batch = tuple(y.shape)[: y.ndim - self.codomain.ndim]
+            return arrays.zeros((*batch, *self.domain.shape), self.domain.dtype, y)
+        # The inverse transform divides by N under the norm "backward" and by nothing under
+        # "forward": each is the adjoint of the transform of the other name.
+        norm = {"ortho": "ortho", "backward": "forward", "forward": "backward"}[self._norm]
+        if self._half:
+            if len(axes) > 1:
+                y = xp.fft.ifftn(y, axes=axes[:-1], norm=norm)
+            n = self.domain.shape[self._numbers[-1]]
+            y = _once(y, axes[-1], n)
+            return xp.fft.irfft(y, n=n, axis=axes[-1], norm=norm)
+        y = xp.fft.ifftn(y, axes=axes, norm=norm) if axes else y + 0
+        return y if self.domain.is_complex else xp.real(y)
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        n = math.prod(self.domain.shape[i] for i in self._numbers)
+        scale = {"ortho": 1.0 / max(n, 1), "backward": 1.0, "forward": 1.0 / max(n, 1) ** 2}
+        dtype = np.empty(0, self.domain.dtype).real.dtype
+        w = arrays.ones(self.codomain.shape, dtype) if weights is None else weights
+        xp = arrays.namespace(w)
+        total = w
+        for axis in self._axes():
+            total = xp.sum(total, axis=axis, keepdims=True)
+        factor = scale[self._norm]
+        return total * factor + arrays.zeros(self.domain.shape, arrays.dtype_of(total), total)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        position = [a.name for a in self.rule.domain[0]].index(axis)
+        space = resized_one(self.domain, position, stop - start)
+        block = object.__new__(FFT)
+        block._set_up(space, self._numbers, self._norm, self._half)
+        block.__dict__["_frozen"] = True
+        if not padded:
+            return block
+        from linops.algebra.product import Product
+
+        n = self.domain.shape[position]
+        return Product([PlaneMask(block.codomain, [(0, position)], -start, n - start), block])
+
+    def _cost(self) -> Cost:
+        # 5 n log2 n for a complex transform of n points, half of it for a real one.
+        n = math.prod(self.domain.shape[i] for i in self._numbers)
+        flops = 5.0 * self.domain.size * math.log2(max(n, 2)) * (0.5 if self._half else 1.0)
+        streaming = Cost.streaming(self.domain, self.codomain, flops)
+        return Cost(streaming.flops, streaming.read, streaming.written, streaming.written)
+
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(i - self.domain.ndim for i in self._numbers)
+
+
+def _once(y: Any, axis: int, n: int) -> Any:
+    """The half spectrum such that an inverse transform counts each of its frequencies once.
+
+    Interior frequencies are halved. Those that stand alone are made real: what an inverse
+    transform does with their imaginary part is the library's secret.
+    """
+    shape = (-1,) + (1,) * (-axis - 1)
+    alone = np.zeros(n // 2 + 1, bool)
+    alone[0] = True
+    if n % 2 == 0:
+        alone[-1] = True
+    dtype = np.empty(0, arrays.dtype_of(y)).real.dtype
+    xp = arrays.namespace(y)
+    real, imaginary = xp.real(y), xp.imag(y)
+    keep = arrays.convert(np.where(alone, 1.0, 0.5).astype(dtype).reshape(shape), real)
+    drop = arrays.convert(np.where(alone, 0.0, 0.5).astype(dtype).reshape(shape), real)
+    return arrays.combine(real * keep, imaginary * drop)

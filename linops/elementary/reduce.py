@@ -1,0 +1,149 @@
+"""Sums along axes: `SumOver`, whose adjoint repeats a value along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.rule import Axis, Rule
+from linops.space import Space
+
+__all__ = ["SumOver"]
+
+_CHUNK = 32
+
+
+class SumOver(LinearOperator):
+    """The sum along some axes, which the result no longer has.
+
+    Parameters
+    ----------
+    space
+        The domain.
+    axes
+        By name or number; all of them where they are not given.
+
+    Raises
+    ------
+    ShapeError
+        Where an axis is not there, or named twice.
+
+    Notes
+    -----
+    NumPy sums run in float64 and are rounded once; other namespaces sum in blocks, so that the
+    error does not grow with the extent.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+
+    def __init__(self, space: Space, axes: str | int | Sequence[str | int] | None = None) -> None:
+        if not isinstance(space, Space):
+            raise ShapeError("SumOver takes one array: pick a member of the product space first")
+        if axes is None:
+            axes = tuple(range(space.ndim))
+        elif isinstance(axes, (str, int)):
+            axes = (axes,)
+        numbers = tuple(sorted(axis_number(space, axis) for axis in axes))
+        if len(set(numbers)) != len(numbers):
+            raise ShapeError(f"SumOver: axes {axes!r} name one axis twice")
+        self._set_up(space, numbers)
+
+    def _set_up(self, space: Space, numbers: tuple[int, ...]) -> None:
+        kept = [i for i in range(space.ndim) if i not in numbers]
+        codomain = Space(
+            tuple(space.shape[i] for i in kept),
+            space.dtype,
+            None if space.axes is None else tuple(space.axes[i] for i in kept),
+            None if space.spacing is None else tuple(space.spacing[i] for i in kept),
+        )
+        names = space.axes or tuple(_numbered(space.ndim))
+        rule = Rule((tuple(map(Axis, names)),), (tuple(Axis(names[i]) for i in kept),))
+        LinearOperator.__init__(self, space, codomain, rule, tags=("nonnegative",))
+        self._numbers = numbers
+
+    def _apply(self, x: Array) -> Array:
+        axes = tuple(i - len(self.domain.shape) for i in self._numbers)
+        if not axes:
+            return x + 0  # a result of its own
+        if type(x) is np.ndarray:
+            dtype = np.float64 if x.dtype.kind == "f" else np.complex128
+            return np.asarray(np.sum(x, axis=axes, dtype=dtype), x.dtype)
+        for axis in axes:
+            x = _blocked_sum(x, axis)
+        return _squeezed(x, axes)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return _repeated(y, self.domain.shape, self._numbers)
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return self._rebuilt(self.domain.complexified())
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        return self.domain.ones() if weights is None else self._apply_adjoint(weights)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        names = [a.name for a in self.rule.domain[0]]
+        position = names.index(axis)
+        n = self.domain.shape[position]
+        block = self._rebuilt(resized_one(self.domain, position, stop - start))
+        if not padded:
+            return block
+        from linops.algebra.product import Product
+
+        mask = PlaneMask(block.domain, [(0, position)], -start, n - start)
+        if position in self._numbers:
+            return Product([block, mask])
+        where = [a.name for a in self.rule.codomain[0]].index(axis)
+        return Product([PlaneMask(block.codomain, [(0, where)], -start, n - start), block])
+
+    def _cost(self) -> Cost:
+        return Cost.streaming(self.domain, self.codomain, float(self.domain.size))
+
+    def _rebuilt(self, space: Space) -> SumOver:
+        operator = object.__new__(SumOver)
+        operator._set_up(space, self._numbers)
+        operator.__dict__["_frozen"] = True
+        return operator
+
+
+def _blocked_sum(x: Array, axis: int) -> Array:
+    """The sum along a negative axis, kept with extent 1, in blocks of blocks."""
+    xp = arrays.namespace(x)
+    number = x.ndim + axis
+    while x.shape[number] > _CHUNK:
+        n = x.shape[number]
+        x = arrays.widen(x, axis, 0, -n % _CHUNK)
+        shape = tuple(x.shape)
+        split = (*shape[:number], shape[number] // _CHUNK, _CHUNK, *shape[number + 1 :])
+        x = xp.sum(xp.reshape(x, split), axis=number + 1)
+    return xp.sum(x, axis=number, keepdims=True)
+
+
+def _squeezed(x: Array, axes: tuple[int, ...]) -> Array:
+    xp = arrays.namespace(x)
+    kept = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in axes)
+    return xp.reshape(x, kept)
+
+
+def _repeated(y: Array, shape: tuple[int, ...], numbers: tuple[int, ...]) -> Array:
+    """`y` with axes `numbers` of `shape` put back, its values repeated along them."""
+    xp = arrays.namespace(y)
+    batch = tuple(y.shape)[: y.ndim - (len(shape) - len(numbers))]
+    thin = tuple(1 if i in numbers else n for i, n in enumerate(shape))
+    y = xp.reshape(y, (*batch, *thin))
+    # Adding zeros of the full shape repeats the values into memory of their own.
+    return y + arrays.zeros((*batch, *shape), arrays.dtype_of(y), y)

@@ -1,0 +1,251 @@
+"""The same entries under another shape: `Reshape` keeps their order, `Transpose` turns the axes.
+
+Both are permutations of the entries at most, so they are unitary and their adjoints undo them.
+Sums over axes are in `linops/elementary/reduce.py`, ranges of planes in `windows.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.rule import Axis, Rule
+from linops.space import Space
+
+__all__ = ["Reshape", "Transpose"]
+
+_Moved = TypeVar("_Moved", "Reshape", "Transpose")
+
+
+class Reshape(LinearOperator):
+    """The entries in C order under another shape.
+
+    Parameters
+    ----------
+    space
+        The domain.
+    shape
+        Of the codomain; one extent may be -1 and is then inferred.
+    axes
+        Names of the codomain's axes. By default an axis that passes unchanged keeps its name,
+        and the others are numbered.
+
+    Raises
+    ------
+    ShapeError
+        Where the two shapes hold different numbers of entries.
+
+    Notes
+    -----
+    An axis that passes unchanged (z in `(z, y, x) -> (z, y * x)`) is aligned and splits at no
+    cost; axes that merge or come apart are contracted and produced.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+    _aliases = True
+
+    def __init__(
+        self, space: Space, shape: int | Sequence[int], axes: Sequence[str] | None = None
+    ) -> None:
+        extents = _inferred(space, (shape,) if isinstance(shape, int) else tuple(shape))
+        left = space.axes or tuple(_numbered(space.ndim))
+        passing = _passing(space.shape, extents)
+        right, taken = [], set(left)
+        for j in range(len(extents)):
+            name = left[passing[j]] if j in passing else f"axis{j}"
+            while j not in passing and name in taken:
+                name += "_out"
+            taken.add(name)
+            right.append(name)
+        names = tuple(right) if axes is None and space.axes is not None else axes
+        codomain = Space(extents, space.dtype, names)
+        rule = Rule((tuple(map(Axis, left)),), (tuple(map(Axis, right)),))
+        super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
+
+    def _apply(self, x: Array) -> Array:
+        return _reshaped(x, self.domain, self.codomain)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return _reshaped(y, self.codomain, self.domain)
+
+    def _make_adjoint(self) -> LinearOperator:
+        return _between(Reshape, self.codomain, self.domain, self.rule.adjoint())
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        domain, codomain = self.domain.complexified(), self.codomain.complexified()
+        return _between(Reshape, domain, codomain, self.rule)
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        return self.domain.ones() if weights is None else self._apply_adjoint(weights)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        return _aligned_block(self, axis, start, stop, padded)
+
+    def _cost(self) -> Cost:
+        return Cost()
+
+
+class Transpose(LinearOperator):
+    """The axes in another order: axis j of the result is axis `order[j]` of the input.
+
+    Parameters
+    ----------
+    space
+        The domain; names and spacings of its axes move with them.
+    order
+        Every axis once, by name or number; reversed where it is not given.
+
+    Raises
+    ------
+    ShapeError
+        Where an axis is missing or named twice.
+
+    Notes
+    -----
+    The matrix transpose of an operator is `A.T`.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+    _aliases = True
+
+    def __init__(self, space: Space, order: Sequence[str | int] | None = None) -> None:
+        if order is None:
+            numbers = tuple(reversed(range(space.ndim)))
+        else:
+            numbers = tuple(axis_number(space, axis) for axis in order)
+        if sorted(numbers) != list(range(space.ndim)):
+            raise ShapeError(
+                f"Transpose: the order {order!r} does not name each of the {space.ndim} axes of "
+                f"{space} once"
+            )
+        codomain = Space(
+            tuple(space.shape[i] for i in numbers),
+            space.dtype,
+            None if space.axes is None else tuple(space.axes[i] for i in numbers),
+            None if space.spacing is None else tuple(space.spacing[i] for i in numbers),
+        )
+        names = space.axes or tuple(_numbered(space.ndim))
+        rule = Rule((tuple(map(Axis, names)),), (tuple(Axis(names[i]) for i in numbers),))
+        super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
+
+    def _apply(self, x: Array) -> Array:
+        return _permuted(x, self._order())
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        order = self._order()
+        return _permuted(y, [order.index(i) for i in range(len(order))])
+
+    def _make_adjoint(self) -> LinearOperator:
+        return _between(Transpose, self.codomain, self.domain, self.rule.adjoint())
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        domain, codomain = self.domain.complexified(), self.codomain.complexified()
+        return _between(Transpose, domain, codomain, self.rule)
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        return self.domain.ones() if weights is None else self._apply_adjoint(weights)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        return _aligned_block(self, axis, start, stop, padded)
+
+    def _cost(self) -> Cost:
+        return Cost()
+
+    def _order(self) -> list[int]:
+        left = [axis.name for axis in self.rule.domain[0]]
+        return [left.index(axis.name) for axis in self.rule.codomain[0]]
+
+
+def _inferred(space: Space, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not isinstance(space, Space):
+        raise ShapeError("Reshape takes one array: pick a member of the product space first")
+    known = math.prod(n for n in shape if n != -1)
+    if shape.count(-1) == 1 and known and space.size % known == 0:
+        shape = tuple(space.size // known if n == -1 else n for n in shape)
+    if any(n < 0 for n in shape) or math.prod(shape) != space.size:
+        raise ShapeError(
+            f"Reshape: the shape {shape} does not hold the {space.size} entries of {space}"
+        )
+    return tuple(int(n) for n in shape)
+
+
+def _passing(source: tuple[int, ...], target: tuple[int, ...]) -> dict[int, int]:
+    """Axes of the target that are axes of the source: equal extents behind equal products."""
+    if math.prod(source) == 0:
+        return {}
+    found: dict[int, int] = {}
+    i = j = 0
+    while i < len(source) and j < len(target):
+        if source[i] == target[j]:
+            found[j] = i
+            i, j = i + 1, j + 1
+        elif source[i] == 1:
+            i += 1
+        elif target[j] == 1:
+            j += 1
+        else:
+            a, b = source[i], target[j]
+            i, j = i + 1, j + 1
+            while a != b:
+                if a < b:
+                    a, i = a * source[i], i + 1
+                else:
+                    b, j = b * target[j], j + 1
+    return found
+
+
+def _between(cls: type[_Moved], domain: Space, codomain: Space, rule: Rule) -> _Moved:
+    # From spaces and rule; the public constructors derive them from what the user says.
+    operator = object.__new__(cls)
+    LinearOperator.__init__(operator, domain, codomain, rule, tags=("unitary", "nonnegative"))
+    operator.__dict__["_frozen"] = True
+    return operator
+
+
+def _aligned_block(
+    operator: Any, axis: str, start: int, stop: int, padded: bool
+) -> LinearOperator | None:
+    left = [a.name for a in operator.rule.domain[0]]
+    right = [a.name for a in operator.rule.codomain[0]]
+    if axis not in left or axis not in right:
+        return None
+    i, j = left.index(axis), right.index(axis)
+    domain = resized_one(operator.domain, i, stop - start)
+    codomain = resized_one(operator.codomain, j, stop - start)
+    block: LinearOperator = _between(type(operator), domain, codomain, operator.rule)
+    if not padded:
+        return block
+    from linops.algebra.product import Product
+
+    n = operator.domain.shape[i]
+    return Product([PlaneMask(codomain, [(0, j)], -start, n - start), block])
+
+
+def _reshaped(x: Array, source: Any, target: Any) -> Array:
+    batch = tuple(x.shape)[: x.ndim - source.ndim]
+    return arrays.namespace(x).reshape(x, (*batch, *target.shape))
+
+
+def _permuted(x: Array, order: Sequence[int]) -> Array:
+    lead = x.ndim - len(order)
+    axes = (*range(lead), *(lead + i for i in order))
+    return arrays.namespace(x).permute_dims(x, axes)
