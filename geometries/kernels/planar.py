@@ -264,15 +264,16 @@ def _cut(count: int, parts: int) -> list[int]:
 
 
 _TABLE = 1 << 21  # bytes of ray tables that an exact adjoint holds at a time
-_VIEWS = 64  # views that a fast adjoint folds at a time: they stay in the cache
+_VIEWS = 64  # views that a fast adjoint takes at a time: they stay in the cache
 
 
 def _adjoint_exact(scan: PlanarScan, job: _Job, sinogram: Array, *, squared: bool) -> Array:
     """Adjoint of the exact weights, or of their squares: (B, ly, lx), float64."""
     count = int(job.columns[1])
-    block = min(max(1, _TABLE // (60 * count)), len(job.views))
+    block = min(max(1, _TABLE // (100 * count)), len(job.views))
     rays = np.empty((block, 6, count))
     ranges = np.empty((block, 3, count), np.int32)
+    runs = np.empty((block, count + 1, 5), np.int64)
     sums = _Sums(job, len(sinogram))
     for w in range(0, len(job.views), block):
         views = job.views[w : w + block]
@@ -282,11 +283,12 @@ def _adjoint_exact(scan: PlanarScan, job: _Job, sinogram: Array, *, squared: boo
             exact.tabulate_views(
                 scan.parallel, scan._frames, scan._points, views, pieces[i], pieces[i + 1],
                 scan._lengths, scan._shape, job.box, job.columns, rays, ranges,
+                runs,
             )
 
         pool.run(tabulate, len(pieces) - 1)
         n = len(views)
-        sums.add(scan, job, rays[:n], ranges[:n], _plain(sinogram[:, w : w + n]), squared)
+        sums.add(scan, job, rays[:n], runs[:n], _plain(sinogram[:, w : w + n]), squared)
     return sums.total()
 
 
@@ -303,51 +305,63 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
             scan.parallel, scan._frames, job.views, 0, len(job.views), scan._lengths,
             scan._shape, gathers, lines, shapes,
         )
-    width = exact.PAD + count + exact.TAIL
     block = min(_VIEWS, len(job.views))
-    rays = np.empty((block, 6, count))
-    ranges = np.empty((block, 3, count), np.int32)
+    tables = (
+        np.empty((block, 6, count)), np.empty((block, 3, count), np.int32),
+        np.empty((block, count + 1, 5), np.int64),
+    )
     sums: _Sums | None = None
-    rows = _cut(y1 - y0, 8 * pool.workers())
     # Views that are gathered first, so that blocks have them side by side.
     order = np.concatenate([np.flatnonzero(gathers), np.flatnonzero(~gathers & (job.views >= 0))])
     for w in range(0, len(order), block):
         chosen = order[w : w + block]
-        n, m = len(chosen), int(np.count_nonzero(gathers[chosen]))
-        data = np.zeros((batch, n, width), np.float32)
-        slopes = np.zeros((1, 1) if scan.parallel else (n, width), np.float32)
-        tops = np.zeros_like(slopes)
-        rest = np.empty((batch, n, count), np.float32)
-        pieces = _cut(n, 4 * pool.workers())
-        left = [0] * len(pieces)
-        line, form = lines[chosen[:m]], shapes[chosen[:m]]
-
-        def prepare(i: int) -> None:
-            left[i] = fast.prepare(
-                scan.parallel, scan._frames, scan._points, job.views, chosen, pieces[i],
-                pieces[i + 1], scan._lengths, scan._shape, job.box, job.columns, sinogram,
-                gathers, lines, data, slopes, tops, rays, ranges, rest,
-            )
-
-        def gather(i: int) -> None:
-            fast.gather(
-                scan.parallel, rows[i], rows[i + 1], line, form, data, slopes, tops, job.box,
-                job.columns, image,
-            )
-
-        pool.run(prepare, len(pieces) - 1)
-        if m:
-            pool.run(gather, len(rows) - 1)
-        if any(left):
+        rest, left = _gather(scan, job, sinogram, chosen, gathers, lines, shapes, tables, image)
+        if left:
             sums = sums or _Sums(job, batch)
-            sums.add(scan, job, rays[:n], ranges[:n], rest, False)
+            n = len(chosen)
+            sums.add(scan, job, tables[0][:n], tables[2][:n], rest, False)
     if sums is not None:
         image += sums.total()
     return image
 
 
+def _gather(
+    scan: PlanarScan, job: _Job, sinogram: Array, chosen: Array, gathers: Array, lines: Array,
+    shapes: Array, tables: tuple[Array, Array, Array], image: Array,
+) -> tuple[Array, int]:
+    """Add the chosen views to `image`; the values of rays left to `_Sums`, and their number."""
+    batch, n, count = len(sinogram), len(chosen), int(job.columns[1])
+    data = np.zeros((batch, n, exact.PAD + count + exact.TAIL), np.float32)
+    slopes = np.zeros((1, 1) if scan.parallel else data.shape[1:], np.float32)
+    tops = np.zeros_like(slopes)
+    rest = np.empty((batch, n, count), np.float32)
+    views = _cut(n, 4 * pool.workers())
+    rows = _cut(image.shape[1], 8 * pool.workers())
+    left = [0] * len(views)
+    gathered = chosen[gathers[chosen]]
+    line, form = lines[gathered], shapes[gathered]
+
+    def prepare(i: int) -> None:
+        left[i] = fast.prepare(
+            scan.parallel, scan._frames, scan._points, job.views, chosen, views[i], views[i + 1],
+            scan._lengths, scan._shape, job.box, job.columns, sinogram, gathers, lines, data,
+            slopes, tops, *tables, rest,
+        )
+
+    def gather(i: int) -> None:
+        fast.gather(
+            scan.parallel, rows[i], rows[i + 1], line, form, data, slopes, tops, job.box,
+            job.columns, image,
+        )
+
+    pool.run(prepare, len(views) - 1)
+    if len(gathered):
+        pool.run(gather, len(rows) - 1)
+    return rest, sum(left)
+
+
 class _Sums:
-    """Accumulators of exact adjoints: rays driven by y add to rows, those driven by x to columns."""
+    """Accumulators of exact adjoints: rays driven by y add to rows, by x to columns."""
 
     def __init__(self, job: _Job, batch: int) -> None:
         x0, x1, y0, y1 = job.box.tolist()
@@ -361,14 +375,14 @@ class _Sums:
         ]
 
     def add(
-        self, scan: PlanarScan, job: _Job, rays: Array, ranges: Array, data: Array, squared: bool
+        self, scan: PlanarScan, job: _Job, rays: Array, runs: Array, data: Array, squared: bool
     ) -> None:
         """Add the views of `data` (B, n, c), whose rays are tabulated."""
 
         def task(i: int) -> None:
             axis, begin, end, image = self._tiles[i]
             exact.scatter_slabs(
-                axis, begin, end, rays, ranges, scan._shape, job.box, data, squared, image
+                axis, begin, end, rays, runs, scan._shape, job.box, data, squared, image
             )
 
         pool.run(task, len(self._tiles))

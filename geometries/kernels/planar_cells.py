@@ -1,4 +1,4 @@
-"""Planar kernels for a list of cells: the weights of `planar_exact`, at a cost that follows the list.
+"""Planar kernels for a list of cells: the weights of `planar_exact`, at a cost in proportion.
 
 For each cell and view the bins whose rays may cross the cell are found from the shadow of its
 corners, a little too many rather than one too few; the weight of each comes from `split`.

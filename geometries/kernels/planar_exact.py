@@ -16,8 +16,8 @@ from linops.compiled.noalias import add, load, store
 
 from .planar_rays import split, tabulate
 
-__all__ = ["PAD", "RUN", "TAIL", "forward_views", "march_exact", "run_of", "scatter_slabs",
-           "tabulate_views"]
+__all__ = ["PAD", "RUN", "TAIL", "forward_views", "list_runs", "march_exact", "run_of",
+           "scatter_slabs", "tabulate_views"]
 
 RUN = 64  # rays a run: their table and weights stay in L1
 BLOCK = 16  # slabs a partial sum: equal weights on a ray would else add up their rounding
@@ -100,42 +100,42 @@ def march_exact(
 @njit(nogil=True, cache=True, error_model="numpy")
 def tabulate_views(
     parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, rays: Any, ranges: Any,
+    lengths: Any, shape: Any, box: Any, columns: Any, rays: Any, ranges: Any, runs: Any,
 ) -> None:
-    """Fill tables (v, 6, c) and (v, 3, c) for `views[begin:end]`; no slabs for a view -1."""
+    """Fill tables (v, 6, c), (v, 3, c), (v, c + 1, 5) for `views[begin:end]`; -1 has no runs."""
     has_points = points.shape[1] > 0
     for w in range(begin, end):
         v = views[w]
         if v < 0:
-            ranges[w] = 0
+            runs[w, -1, 0] = 0
         else:
             seen = points[v] if has_points else points[0]
             tabulate(parallel, frames[v], seen, has_points, columns[0], columns[1], lengths,
                      shape, box, rays[w], ranges[w])
+            list_runs(ranges[w], runs[w])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def scatter_slabs(
-    axis: int, begin: int, end: int, rays: Any, ranges: Any, shape: Any, box: Any,
-    sinogram: Any, squared: bool, image: Any,
+    axis: int, begin: int, end: int, rays: Any, runs: Any, shape: Any, box: Any, sinogram: Any,
+    squared: bool, image: Any,
 ) -> None:
     """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
 
-    `sinogram` (B, v, c), views as in the tables; `image` (B, slabs, 2 (PAD + cells + TAIL)) float64
-    has two numbers a cell, what rays add to the first of their cells and, one cell early, to
-    the second: neighbouring rays then seldom wait for each other's sum; `begin`, `end` count from the box. `squared` takes weights squared.
+    `sinogram` (B, v, c), views as in the tables; `begin`, `end` count from the box; `squared`
+    takes weights squared. `image` (B, slabs, 2 (PAD + cells + TAIL)) float64 has two numbers a
+    cell, what rays add to the first of their cells and, one cell early, to the second:
+    neighbouring rays then seldom wait for each other's sum.
     """
     place = np.empty(RUN, np.int32)
     one = np.empty(RUN)
     two = np.empty(RUN)
     edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
     middle = (shape[1] if axis == 0 else shape[0]) * 0.5
-    count = ranges.shape[2]
-    for w in range(ranges.shape[0]):
-        ka = 0
-        while ka < count:
-            kb, start, stop = run_of(ranges[w], ka, count)
-            if ranges[w, 0, ka] == axis:
+    for w in range(runs.shape[0]):
+        for n in range(runs[w, -1, 0]):
+            ka, kb, start, stop = runs[w, n, 0], runs[w, n, 1], runs[w, n, 2], runs[w, n, 3]
+            if runs[w, n, 4] == axis:
                 for j in range(max(start, begin + edge), min(stop, end + edge)):
                     _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2] // 2,
                              place, one, two)
@@ -145,12 +145,30 @@ def scatter_slabs(
                             two[r] *= two[r]
                     for b in range(image.shape[0]):
                         line = image[b, j - edge]
+                        values = sinogram[b, w]
                         for r in range(kb - ka):
-                            i = place[r]
-                            value = float(sinogram[b, w, ka + r])
-                            line[2 * i] += one[r] * value
-                            line[2 * i + 1] += two[r] * value if two[r] > 0.0 else 0.0
-            ka = kb
+                            i = 2 * load(place, r)
+                            value = float(load(values, ka + r))
+                            share = load(two, r)
+                            add(line, i, load(one, r) * value)
+                            add(line, i + 1, share * value if share > 0.0 else 0.0)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def list_runs(ranges: Any, runs: Any) -> None:
+    """Runs of rays that meet slabs: first, end, slabs from, to, axis; in the last row how many."""
+    n, ka = 0, 0
+    while ka < ranges.shape[1]:
+        kb, start, stop = run_of(ranges, ka, ranges.shape[1])
+        if start < stop:
+            runs[n, 0] = ka
+            runs[n, 1] = kb
+            runs[n, 2] = start
+            runs[n, 3] = stop
+            runs[n, 4] = ranges[0, ka]
+            n += 1
+        ka = kb
+    runs[-1, 0] = n
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

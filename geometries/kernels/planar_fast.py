@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .planar_exact import PAD, RUN, march_exact, run_of
+from .planar_exact import PAD, RUN, list_runs, march_exact, run_of
 from .planar_lanes import gather_fan, gather_parallel, march
 from .planar_rays import ray, tabulate
 
@@ -150,9 +150,9 @@ def classify(
 
     Detectors are flat. The place of a point (x, y), in cells, on the detector, in bins:
     parallel: `lines` (v, 9) holds 1, x, y coefficients of it, and `shapes` (v, 4) its change
-    along x, slope and top of the trapezoid, and whether that reaches over 4 bins; fan: of its numerator and its denominator, then
-    the source and half the detector's distance in the denominator's units, and `shapes` the
-    denominator's change along x.
+    along x, slope and top of the trapezoid, and whether that reaches over 4 bins; fan: of its
+    numerator and its denominator, then the source and half the detector's distance in the
+    denominator's units, and `shapes` the denominator's change along x.
     """
     nx, ny = float(shape[0]), float(shape[1])
     none = np.empty((0, 2))
@@ -163,7 +163,7 @@ def classify(
             continue
         frame = frames[v]
         if parallel:
-            axis, back, slope, _, spread, _, _ = ray(
+            axis, back, slope, _, _spread, _, _ = ray(
                 True, frame, none, False, 0, lengths, shape
             )
             _, other, _, _, _, _, _ = ray(True, frame, none, False, 64, lengths, shape)
@@ -239,13 +239,15 @@ def _gathers(line: Any, nx: float, ny: float) -> bool:
 def prepare(
     parallel: bool, frames: Any, points: Any, views: Any, chosen: Any, begin: int, end: int,
     lengths: Any, shape: Any, box: Any, columns: Any, sinogram: Any, gathers: Any, lines: Any,
-    data: Any, slopes: Any, tops: Any, rays: Any, ranges: Any, rest: Any,
+    data: Any, slopes: Any, tops: Any, rays: Any, ranges: Any, runs: Any,
+    rest: Any,
 ) -> int:
     """Split the views `chosen[begin:end]` of a sinogram into what is gathered and the rest.
 
     `data` (B, n, PAD + c + TAIL) gets values times lengths a slab, `slopes`, `tops` (n, same)
     the trapezoids of a fan's rays; rays left to `scatter_slabs` go to `rays` (n, 6, c),
-    `ranges` (n, 3, c), `rest` (B, n, c). Returns how many rays are left.
+    `ranges` (n, 3, c), `runs`
+    (n, c + 1, 5), `rest` (B, n, c). Returns how many rays are left.
     """
     count = columns[1]
     left = 0
@@ -257,7 +259,7 @@ def prepare(
         frame = frames[v]
         if parallel and gathers[w]:
             _, _, _, step, _, _, _ = ray(True, frame, seen, False, 0, lengths, shape)
-            ranges[c] = 0
+            runs[c, -1, 0] = 0
             for b in range(data.shape[0]):
                 for r in range(count):
                     data[b, c, PAD + r] = sinogram[b, w, r] * step
@@ -288,6 +290,7 @@ def prepare(
                 ranges[c, 2, r] = ranges[c, 1, r]
             else:
                 left += 1
+        list_runs(ranges[c], runs[c])
     return left
 
 
@@ -296,7 +299,8 @@ def gather(
     parallel: bool, begin: int, end: int, lines: Any, shapes: Any, data: Any,
     slopes: Any, tops: Any, box: Any, columns: Any, image: Any,
 ) -> None:
-    """Add the views of `data` (B, n, PAD + c + TAIL) to the rows `begin:end` of `image` (B, ly, lx).
+    """Add the views of `data` (B, n, PAD + c + TAIL) to the rows `begin:end` of `image`
+    (B, ly, lx).
 
     `lines` (n, 9) and `shapes` (n, 4) as in `classify`.
     """

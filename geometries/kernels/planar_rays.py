@@ -1,4 +1,4 @@
-"""Rays of a planar scan and the weight of a cell on a ray, in float64: what all planar kernels share.
+"""Rays of a planar scan and the weight of a cell on a ray, in float64, for all planar kernels.
 
 A ray is driven by the axis along which it crosses more cells. It is marched slab by slab
 (a slab is one row of cells across that axis); within a slab it moves sideways by at most one
@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["AXIS", "BACK", "HIGH", "LOW", "SLOPE", "SPREAD", "START", "STOP", "STEP", "ray",
-           "split", "tabulate"]
+__all__ = ["ray", "split", "tabulate"]
 
-# Rows of a table of rays (float64): lateral position at the middle of the driving axis, lateral
-# move a slab, length a slab, length per cell of lateral move, first and last driving coordinate.
-BACK, SLOPE, STEP, SPREAD, LOW, HIGH = 0, 1, 2, 3, 4, 5
-# Rows of a table of ranges (int32): driving axis (0: y, 1: x), first slab, one past the last.
-AXIS, START, STOP = 0, 1, 2
+# Rows of a table of rays (float64): 0 back, lateral position at the middle of the driving axis;
+# 1 slope, lateral move a slab; 2 step, length a slab; 3 spread, length per cell of lateral move;
+# 4 low and 5 high, the part of the driving axis that the ray covers.
+# Rows of a table of ranges (int32): 0 driving axis (0: y, 1: x), 1 first slab, 2 one past the last.
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
