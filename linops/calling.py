@@ -2,10 +2,12 @@
 
 `call` is what `A @ x` does. `guarded` wraps the two functions of a user's leaf, which see one
 element at a time and may return what they like, so that nodes can rely on shape and dtype.
+`derivable` hands an operator to JAX or torch where they record a derivative.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from linops.space import AnySpace, ProductSpace, Space
 if TYPE_CHECKING:
     from linops.operator import Operator
 
-__all__ = ["admitted", "batch_shape", "call", "guarded"]
+__all__ = ["admitted", "batch_shape", "call", "derivable", "guarded"]
 
 
 def call(operator: Operator, x: Any) -> Any:
@@ -51,8 +53,32 @@ def call(operator: Operator, x: Any) -> Any:
         if not domain.is_complex:
             return _call_on_complex(operator, x)
     x = _each(lambda part, space: admit(operator, part, space), x, domain)
+    if operator.linear:
+        y = derivable(operator, x, adjoint=False)
+        if y is not None:
+            return y
     y = operator._forward(x)
     return _unaliased(y, x) if operator._aliases else y
+
+
+def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
+    """The linear operator applied so that JAX or torch differentiate it by its declared pair.
+
+    None where neither traces nor records, and plain array code is right: for concrete arrays,
+    and in torch also where an array of the operator itself requires a gradient.
+    """
+    for part in x if isinstance(x, tuple) else (x,):
+        if type(part) is np.ndarray:
+            continue
+        if arrays.is_traced(part):
+            from linops.transforms import jax_primitive
+
+            return jax_primitive.apply(operator, x, adjoint)
+        if arrays.is_torch(part):
+            from linops.transforms import torch_function
+
+            return torch_function.apply(operator, x, adjoint)
+    return None
 
 
 def admitted(operator: Operator, x: Any) -> Any:
@@ -89,6 +115,7 @@ def guarded(
     target: AnySpace,
     batched: bool,
     owner: str,
+    through: Callable[[Any], Any] | None = None,
 ) -> Callable[[Any], Any]:
     """`hook` with batches looped over and its result held to the declared space.
 
@@ -102,11 +129,17 @@ def guarded(
         Whether `hook` takes leading batch axes itself.
     owner
         Name for messages.
+    through
+        `derivable` of the leaf: where it gives a result, that is taken.
     """
     if isinstance(source, Space) and isinstance(target, Space):
         n, shape, dtype = len(source.shape), target.shape, target.dtype
 
         def run(x: Array) -> Array:
+            if through is not None and type(x) is not np.ndarray:
+                y = through(x)
+                if y is not None:
+                    return y
             if x.ndim == n or batched:
                 y = hook(x)
                 if x.ndim == n and type(y) is np.ndarray and y.dtype is dtype and y.shape == shape:
@@ -117,6 +150,10 @@ def guarded(
         return run
 
     def run_product(x: Any) -> Any:
+        if through is not None:
+            y = through(x)
+            if y is not None:
+                return y
         batch = batch_shape(x, source)
         if not batch or batched:
             return _held(hook(x), target, batch, owner)
@@ -182,6 +219,8 @@ def _looped(
             xp.reshape(part, (count, *member.shape))
             for part, member in zip(parts, source.members, strict=True)
         ]
+    if arrays.is_jax(flat[0]):
+        return _mapped(hook, flat, batch, source, target, owner)
     results = []
     for i in range(count):
         element = tuple(part[i, ...] for part in flat)
@@ -193,6 +232,30 @@ def _looped(
         for k, member in enumerate(target.members)
     ]
     return tuple(stacked) if isinstance(target, ProductSpace) else stacked[0]
+
+
+def _mapped(
+    hook: Callable[[Any], Any],
+    flat: list[Array],
+    batch: tuple[int, ...],
+    source: AnySpace,
+    target: AnySpace,
+    owner: str,
+) -> Any:
+    """`_looped` in JAX: one traced call of the hook, not one an element."""
+    jax = sys.modules["jax"]
+
+    def one(*element: Array) -> tuple[Array, ...]:
+        y = hook(element if isinstance(source, ProductSpace) else element[0])
+        y = _held(y, target, (), owner)
+        return y if isinstance(target, ProductSpace) else (y,)
+
+    try:
+        rows = jax.vmap(one)(*flat)
+    except NotImplementedError:  # something in the hook has no batching rule
+        rows = jax.lax.map(lambda element: one(*element), tuple(flat))
+    shaped = tuple(row.reshape((*batch, *row.shape[1:])) for row in rows)
+    return shaped if isinstance(target, ProductSpace) else shaped[0]
 
 
 def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:

@@ -7,8 +7,9 @@ Immutability, rules, blocks, arithmetic and derivatives are declared here; what 
 from __future__ import annotations
 
 import functools
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,6 +60,8 @@ class Operator(ABC):
     # Of library leaves: the hooks return the declared shape and dtype, batches included.
     _aliases: bool = False
     # The result may share memory with the input; `calling` copies it where it leaves.
+    _host_arrays: ClassVar[Mapping[str, str]] = {}
+    # 64-bit tables, with their dtype, that compiled code reads: JAX carries their bits.
 
     def __init__(
         self,
@@ -83,6 +86,8 @@ class Operator(ABC):
         super().__init_subclass__(**options)
         if "__init__" in cls.__dict__:
             cls.__init__ = _freezing(cls.__init__)  # type: ignore[method-assign]
+        if "jax" in sys.modules:
+            _show_to_jax(cls)
 
     # --- what it is --------------------------------------------------------------------
 
@@ -277,7 +282,14 @@ class Operator(ABC):
     def _forward(self) -> Callable[[Any], Any]:
         if self._exact:
             return self._apply
-        return calling.guarded(self._apply, self.domain, self.codomain, self.batched, self.name)
+        return calling.guarded(
+            self._apply,
+            self.domain,
+            self.codomain,
+            self.batched,
+            self.name,
+            functools.partial(calling.derivable, self, adjoint=False) if self.linear else None,
+        )
 
     def _warn_once(self, message: str) -> None:
         if not self.__dict__.get("_cache_warned"):
@@ -308,7 +320,10 @@ class Operator(ABC):
         self.__dict__.update(state)
 
     def __repr__(self) -> str:
-        tags = f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
+        try:
+            tags = f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
+        except (AttributeError, TypeError):  # a pytree that holds something else than arrays
+            tags = " [?]"
         return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
 
 
@@ -318,8 +333,18 @@ def _freezing(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
         if type(self).__init__ is wrapped:
             self.__dict__["_frozen"] = True
+            if "jax" in sys.modules:
+                _show_to_jax(type(self), self)
 
     return wrapped
+
+
+def _show_to_jax(cls: type[Operator], operator: Operator | None = None) -> None:
+    from linops.transforms import pytree
+
+    pytree.register(cls)
+    if operator is not None:
+        pytree.check_static(operator)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -202,7 +202,12 @@ class LinearOperator(Operator):
         if self._exact:
             return self._apply_adjoint
         return calling.guarded(
-            self._apply_adjoint, self.codomain, self.domain, self.batched, f"{self.name}.H"
+            self._apply_adjoint,
+            self.codomain,
+            self.domain,
+            self.batched,
+            f"{self.name}.H",
+            partial(calling.derivable, self, adjoint=True),
         )
 
     def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:

@@ -52,7 +52,10 @@ class Scaled(LinearOperator):
 
     def _derive_tags(self) -> frozenset[str]:
         tags = self.base.tags & {"diagonal", "real_linear", "approximate_adjoint"}
-        if not isinstance(self.scalar, complex):
+        traced = arrays.is_array(self.scalar)
+        if not isinstance(self.scalar, complex) and not (
+            traced and arrays.dtype_of(self.scalar).kind == "c"
+        ):
             tags |= self.base.tags & {"self_adjoint"}
             if isinstance(self.scalar, (int, float)) and self.scalar >= 0:
                 tags |= self.base.tags & {"psd", "nonnegative"}

@@ -1,19 +1,22 @@
 """An operator as structure and leaves: what is static, and which arrays it holds.
 
 Arrays, operators and fractional scalars are leaves or branches; all else is static and hashable.
-Equal structure means that one compiled program serves both. The name is no part of it.
+Equal structure means that one compiled program serves both. The name is no part of it. How JAX
+sees this as a pytree is in `linops/transforms/pytree.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from linops import arrays
 from linops.arrays import Array
 from linops.maps import Operator, _cached_names
 
-__all__ = ["children", "flatten", "leaves", "structure"]
+__all__ = ["Skeleton", "children", "flatten", "leaves", "rebuilt", "skeleton", "structure"]
 
 _UNSEEN = ("name", "_frozen")
 
@@ -30,7 +33,7 @@ def flatten(operator: Operator) -> tuple[dict[str, Any], tuple[tuple[str, Hashab
         if _is_data(value):
             data[name] = value
         else:
-            static.append((name, value))
+            static.append((name, _Held(value) if _is_sparse(value) else value))
     return data, tuple(static)
 
 
@@ -62,6 +65,106 @@ def structure(operator: Operator) -> Hashable:
     return (type(operator), static, tuple((name, _shape(value)) for name, value in data.items()))
 
 
+def rebuilt(
+    cls: type[Operator],
+    static: tuple[tuple[str, Hashable], ...],
+    data: Mapping[str, Any],
+    name: str,
+) -> Any:
+    """An operator from its attributes, past `__init__`: `data` may hold anything."""
+    operator = object.__new__(cls)
+    for key, value in static:
+        operator.__dict__[key] = value.array if isinstance(value, _Held) else value
+    operator.__dict__.update(data, name=name, _frozen=True)
+    return operator
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """An operator without some of its arrays; equal where one program serves both."""
+
+    cls: type[Operator]
+    static: tuple[tuple[str, Hashable], ...]
+    parts: tuple[tuple[str, Hashable], ...]
+    name: str = field(compare=False)
+
+    def build(self, taken: Iterator[Array]) -> Any:
+        """The operator with arrays from `taken`, in the order in which they were left out."""
+        data = {name: _filled(part, taken) for name, part in self.parts}
+        return rebuilt(self.cls, self.static, data, self.name)
+
+
+def skeleton(
+    operator: Operator, left_out: Callable[[Array], bool]
+) -> tuple[Skeleton, tuple[Array, ...]]:
+    """`operator` without the arrays for which `left_out` is true, and these arrays.
+
+    Other arrays stay in the skeleton and compare by identity.
+    """
+    taken: list[Array] = []
+
+    def part(value: Any) -> Hashable:
+        if isinstance(value, tuple):
+            return _Several(tuple(map(part, value)))
+        if isinstance(value, Operator):
+            return whole(value)
+        if arrays.is_array(value):
+            if left_out(value):
+                taken.append(value)
+                return _Slot(tuple(value.shape), str(value.dtype))
+            return _Held(value)
+        return _Number(type(value), value)
+
+    def whole(node: Operator) -> Skeleton:
+        data, static = flatten(node)
+        parts = tuple((name, part(value)) for name, value in data.items())
+        return Skeleton(type(node), static, parts, node.name)
+
+    return whole(operator), tuple(taken)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Several:
+    parts: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class _Number:
+    kind: type
+    value: Any
+
+
+class _Held:
+    """An array, or a SciPy sparse matrix, that compares by identity."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.array is self.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+
+def _filled(part: Any, taken: Iterator[Array]) -> Any:
+    if isinstance(part, _Slot):
+        return next(taken)
+    if isinstance(part, _Several):
+        return tuple(_filled(one, taken) for one in part.parts)
+    if isinstance(part, Skeleton):
+        return part.build(taken)
+    return part.array if isinstance(part, _Held) else part.value
+
+
 def _is_data(value: Any) -> bool:
     if isinstance(value, (Operator, float, complex)) or arrays.is_array(value):
         return True
@@ -70,6 +173,11 @@ def _is_data(value: Any) -> bool:
         and bool(value)
         and all(isinstance(part, Operator) or arrays.is_array(part) for part in value)
     )
+
+
+def _is_sparse(value: Any) -> bool:
+    module = sys.modules.get("scipy.sparse")
+    return module is not None and bool(module.issparse(value))
 
 
 def _shape(value: Any) -> Hashable:

@@ -90,7 +90,7 @@ class Power(Pointwise):
         return x**self.exponent
 
     def _derivative(self, x: Array) -> Array:
-        if self.exponent == 0:
+        if not arrays.is_array(self.exponent) and self.exponent == 0:
             return arrays.namespace(x).zeros_like(x)
         return self.exponent * x ** (self.exponent - 1)
 

@@ -1,21 +1,110 @@
-"""A pair of functions as one torch autograd function: every derivative of a linear map is the map.
+"""A linear map and its adjoint as one torch autograd function: its derivatives are the map again.
 
-Serves backward, double backward and `torch.func.jvp`, `vjp`, `vmap`, `jacrev`, `jacfwd`. The
-functions run without a graph: tensors they close over get no gradient.
+Serves backward, double backward and `torch.func.jvp`, `vjp`, `vmap`, `jacrev`, `jacfwd`,
+`hessian`. The maps run without a graph, so tensors that they hold get no gradient: where an array
+of an operator requires one, `apply` leaves the operator to plain array code.
+
+The old batching of torch (`is_grads_batched=True`, `functional.jacobian(vectorize=True)`) does not
+reach the batching rule; use `torch.func.jacrev`.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["apply_pair"]
+from linops import arrays, calling
+from linops.algebra.structure import leaves
+from linops.maps import Operator
+
+__all__ = ["apply", "apply_pair", "recording"]
+
+
+def apply(operator: Any, x: Any, adjoint: bool) -> Any:
+    """The operator, or its adjoint, with derivatives by the declared pair.
+
+    None where plain array code is right: no derivative is recorded, or an array that the operator
+    holds, also in the closure of a function it was made from, requires a gradient.
+    """
+    parts = x if isinstance(x, tuple) else (x,)
+    if not any(map(recording, parts)) or any(map(recording, _constants(operator))):
+        return None
+    forward, backward = _maps(operator)
+    return apply_pair(x, backward, forward) if adjoint else apply_pair(x, forward, backward)
 
 
 def apply_pair(x: Any, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any]) -> Any:
-    """`forward(x)`, differentiable; leading axes of `x` beyond the operator's are batch axes."""
-    return _function().apply(x, forward, adjoint)
+    """`forward(x)`, differentiable; leading axes of `x` beyond the operator's are batch axes.
+
+    `x` and the result are tensors, or tuples of them for product spaces.
+    """
+    several = isinstance(x, tuple)
+    return _function().apply(forward, adjoint, several, *(x if several else (x,)))
+
+
+def recording(x: Any) -> bool:
+    """Whether torch records a derivative through `x`, or maps over it."""
+    if not arrays.is_torch(x):
+        return False
+    torch = sys.modules["torch"]
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    if torch.autograd.forward_ad._current_level >= 0:
+        if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            return True
+    return bool(x.requires_grad) and torch.is_grad_enabled()
+
+
+def _maps(operator: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """The two maps on plain tensors."""
+    if operator._exact:
+        return _fresh(operator._forward, operator), _fresh(operator._backward, operator)
+    spaces = operator.domain, operator.codomain
+    return (
+        calling.guarded(operator._apply, *spaces, operator.batched, operator.name),
+        calling.guarded(
+            operator._apply_adjoint, *spaces[::-1], operator.batched, f"{operator.name}.H"
+        ),
+    )
+
+
+def _fresh(function: Callable[[Any], Any], operator: Any) -> Callable[[Any], Any]:
+    if not operator._aliases:
+        return function
+    return lambda x: calling._unaliased(function(x), x)
+
+
+def _constants(operator: Any) -> list[Any]:
+    found = list(leaves(operator))
+    stack = [operator]
+    while stack:
+        node = stack.pop()
+        for value in vars(node).values():
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Operator):
+                    stack.append(part)
+                elif callable(part):
+                    found += _held(part)
+    return found
+
+
+def _held(function: Any) -> list[Any]:
+    """Tensors that a function reaches by closure, default, partial application or method."""
+    found: list[Any] = []
+    if isinstance(function, functools.partial):
+        found += [*function.args, *function.keywords.values(), *_held(function.func)]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    found += getattr(function, "__defaults__", None) or ()
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        found += list(getattr(owner, "__dict__", {}).values())
+    return found
 
 
 @functools.cache
@@ -24,23 +113,37 @@ def _function() -> Any:
 
     class LinearPair(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(x: Any, forward: Any, adjoint: Any) -> Any:
-            return forward(x)
+        def forward(forward: Any, adjoint: Any, several: bool, *parts: Any) -> Any:
+            return forward(parts if several else parts[0])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            _, ctx.forward_map, ctx.adjoint_map = inputs
+            ctx.forward_map, ctx.adjoint_map, ctx.several, *parts = inputs
+            ctx.several_out = isinstance(output, tuple)
+            ctx.likes = [(part.shape, part.dtype, part.device) for part in parts]
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return LinearPair.apply(gradient, ctx.adjoint_map, ctx.forward_map), None, None
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            back = LinearPair.apply(ctx.adjoint_map, ctx.forward_map, ctx.several_out, *gradients)
+            return None, None, None, *(back if ctx.several else (back,))
 
         @staticmethod
-        def jvp(ctx: Any, tangent: Any, *_: Any) -> Any:
-            return LinearPair.apply(tangent, ctx.forward_map, ctx.adjoint_map)
+        def jvp(ctx: Any, _forward: Any, _adjoint: Any, _several: Any, *tangents: Any) -> Any:
+            whole = [
+                torch.zeros(shape, dtype=dtype, device=device) if tangent is None else tangent
+                for tangent, (shape, dtype, device) in zip(tangents, ctx.likes, strict=True)
+            ]
+            return LinearPair.apply(ctx.forward_map, ctx.adjoint_map, ctx.several, *whole)
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, x: Any, forward: Any, adjoint: Any) -> Any:
-            return LinearPair.apply(x.movedim(in_dims[0], 0), forward, adjoint), 0
+        def vmap(
+            info: Any, in_dims: Any, forward: Any, adjoint: Any, several: bool, *parts: Any
+        ) -> Any:
+            moved = [
+                part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
+                for part, dim in zip(parts, in_dims[3:], strict=True)
+            ]
+            out = LinearPair.apply(forward, adjoint, several, *moved)
+            return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
 
     return LinearPair

@@ -1,0 +1,142 @@
+"""Operators as JAX pytrees: arrays, operators and fractional scalars are children.
+
+Everything else about an operator is static, hashable, and compared by value; the name is carried
+along and not compared. So an operator may be an argument of `jax.jit`, `grad`, `vmap` and
+`lax.scan`, and new values do not trace again. A class is registered when it, or the first of its
+operators, is made and JAX is already imported; `register_jax()` serves the other order.
+
+Tables in float64 that compiled kernels read on the host (`_host_arrays` of a class, such as the
+frames of a projector) are children as pairs of uint32: JAX without x64 would round them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from linops.algebra.structure import flatten, rebuilt
+from linops.maps import Operator
+
+__all__ = ["check_static", "packed", "register", "register_jax", "unpacked"]
+
+_registered: set[type] = set()
+
+
+def register_jax() -> None:
+    """Make every class of operators a JAX pytree: for operators made before JAX was imported.
+
+    Imports JAX. Calling it again does no harm.
+    """
+    import jax  # noqa: F401
+
+    _register_below(Operator)  # type: ignore[type-abstract]
+
+
+def register(cls: type[Operator]) -> None:
+    """Register one class, once; JAX is imported already."""
+    if cls in _registered:
+        return
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is None:  # in the middle of its import
+        return
+    _registered.add(cls)
+
+    def children(operator: Any) -> tuple[list[Any], _Static]:
+        data, static = _split(operator)
+        return list(data.values()), static
+
+    def children_with_keys(operator: Any) -> tuple[list[tuple[Any, Any]], _Static]:
+        data, static = _split(operator)
+        return [(tree_util.GetAttrKey(name), value) for name, value in data.items()], static
+
+    def build(static: _Static, values: Iterable[Any]) -> Any:
+        data = dict(zip(static.names, values, strict=True))
+        for name, dtype in static.packed:
+            data[name] = unpacked(data[name], np.dtype(dtype))
+        return rebuilt(cls, static.fields, data, static.name)
+
+    tree_util.register_pytree_with_keys(cls, children_with_keys, build, children)
+
+
+def check_static(operator: Operator) -> None:
+    """Raise where an attribute is neither data nor hashable.
+
+    Raises
+    ------
+    TypeError
+        Naming the attribute.
+    """
+    for name, value in flatten(operator)[1]:
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{operator.name}.{name} is a {type(value).__name__}, which cannot be hashed: "
+                "attributes of operators are arrays, operators, numbers, tuples of arrays or of "
+                "operators, or hashable; make it a tuple, or a frozen dataclass"
+            ) from None
+
+
+def packed(array: Any) -> Any:
+    """A 64-bit NumPy array as uint32 with a last axis twice as long; others as they are."""
+    if isinstance(array, np.ndarray) and array.dtype.itemsize == 8 and array.ndim:
+        return np.ascontiguousarray(array).view(np.uint32)
+    return array
+
+
+def unpacked(array: Any, dtype: np.dtype) -> Any:
+    """The inverse of `packed` for NumPy arrays; anything else stays as it is."""
+    if isinstance(array, np.ndarray) and array.dtype == np.uint32 != dtype:
+        host = np.ascontiguousarray(array).view(dtype)
+        host.setflags(write=False)
+        return host
+    return array
+
+
+class _Static:
+    """What of an operator is no child; equality leaves the name out."""
+
+    __slots__ = ("fields", "name", "names", "packed")
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        fields: tuple[tuple[str, Hashable], ...],
+        packed: tuple[tuple[str, str], ...],
+        name: str,
+    ) -> None:
+        self.names, self.fields, self.packed, self.name = names, fields, packed, name
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Static)
+            and self.names == other.names
+            and self.fields == other.fields
+            and self.packed == other.packed
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.fields, self.packed))
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {', '.join(self.names)}>"
+
+
+def _split(operator: Operator) -> tuple[dict[str, Any], _Static]:
+    data, fields = flatten(operator)
+    tables: list[tuple[str, str]] = []
+    for name, dtype in type(operator)._host_arrays.items():
+        if name in data:
+            data[name] = packed(data[name])
+            tables.append((name, dtype))
+    return data, _Static(tuple(data), fields, tuple(tables), operator.name)
+
+
+def _register_below(cls: type[Operator]) -> None:
+    for child in cls.__subclasses__():
+        if not getattr(child, "__abstractmethods__", None):
+            register(child)
+        _register_below(child)
