@@ -1,0 +1,135 @@
+"""`check_operator`: all checks of one operator, by name.
+
+>>> import linops as lo
+>>> from linops.testing import check_operator
+>>> report = check_operator(lo.Gradient(lo.Space((3, 4))), skip={"threads": "an example"})
+check_operator: skipped threads of Gradient: an example
+>>> report.passed[:2]
+('spaces', 'zero')
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from linops.operator import LinearOperator
+from linops.testing import blocks, handling, laws, objects
+from linops.testing.subject import Failure, NotApplicable, Subject
+
+__all__ = ["CHECKS", "CheckReport", "check_operator"]
+
+CHECKS: dict[str, Callable[[Subject], None]] = {
+    "spaces": handling.check_spaces,
+    "zero": laws.check_zero,
+    "outputs": handling.check_outputs,
+    "layouts": handling.check_layouts,
+    "dot": laws.check_dot,
+    "additivity": laws.check_additivity,
+    "homogeneity": laws.check_homogeneity,
+    "involution": laws.check_involution,
+    "transpose": laws.check_transpose,
+    "dtypes": handling.check_dtypes,
+    "batches": handling.check_batches,
+    "nan": objects.check_nan,
+    "blocks": blocks.check_blocks,
+    "padded_blocks": blocks.check_padded_blocks,
+    "block_adjoints": blocks.check_block_adjoints,
+    "nested_blocks": blocks.check_nested_blocks,
+    "columns": laws.check_columns,
+    "diagonal": laws.check_diagonal,
+    "gram": laws.check_gram,
+    "tags": laws.check_tags,
+    "torch": functools.partial(handling.check_namespace, package="torch"),
+    "jax": functools.partial(handling.check_namespace, package="jax"),
+    "array_api_strict": functools.partial(handling.check_namespace, package="array_api_strict"),
+    "device": handling.check_device,
+    "threads": objects.check_threads,
+    "immutable": objects.check_immutable,
+    "pickling": objects.check_pickling,
+    "text": objects.check_text,
+    "cost": objects.check_cost,
+}
+"""Every check by the name that `skip` takes, in the order they run."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check_operator` found: names of checks, with the reason where one did not run."""
+
+    operator: str
+    passed: tuple[str, ...]
+    skipped: Mapping[str, str]
+    not_applicable: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.operator}: {len(self.passed)} checks passed"]
+        for name, reason in {**self.skipped, **self.not_applicable}.items():
+            lines.append(f"  {name}: {reason}")
+        return "\n".join(lines)
+
+
+def check_operator(
+    A: LinearOperator, *, skip: Mapping[str, str] | None = None, seed: int = 0
+) -> CheckReport:
+    """Run every check of `CHECKS` on `A` and its adjoint.
+
+    Parameters
+    ----------
+    A
+        The operator. Small extents (up to about 8 an axis) make the run fast and failures exact:
+        where the matrix has at most 4096 entries, the entry at fault is named.
+    skip
+        `{name: reason}` of checks that are left out; each is printed with its reason.
+    seed
+        Of all random elements: equal seeds give equal runs.
+
+    Returns
+    -------
+    CheckReport
+        Names of the checks that passed, that were skipped, and that do not apply (a library that
+        is not installed, an adjoint that is declared approximate, ...).
+
+    Raises
+    ------
+    AssertionError
+        One line for every check that failed.
+    ValueError
+        For a name in `skip` that is no check.
+    """
+    skip = dict(skip or {})
+    unknown = sorted(set(skip) - set(CHECKS))
+    if unknown:
+        raise ValueError(f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+    if not isinstance(A, LinearOperator):
+        raise TypeError(
+            f"check_operator takes a LinearOperator, got {type(A).__name__}; wrap a foreign "
+            "operator with linops.as_operator first"
+        )
+    subject = Subject(A, seed)
+    passed: list[str] = []
+    failed: list[str] = []
+    idle: dict[str, str] = {}
+    first: Exception | None = None
+    for name, check in CHECKS.items():
+        if name in skip:
+            print(f"check_operator: skipped {name} of {A.name}: {skip[name]}")
+            continue
+        try:
+            check(subject)
+        except NotApplicable as reason:
+            idle[name] = str(reason)
+        except Failure as error:
+            failed.append(f"{name}: {error}")
+        except Exception as error:
+            failed.append(f"{name}: raised {type(error).__name__}: {error}")
+            first = first or error
+        else:
+            passed.append(name)
+    if failed:
+        listed = "\n  ".join(failed)
+        raise AssertionError(
+            f"{A!r} fails {len(failed)} of {len(CHECKS) - len(skip)} checks:\n  {listed}"
+        ) from first
+    return CheckReport(repr(A), tuple(passed), skip, idle)
