@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from geometries.analytic.reconstruct import fbp, fbp_operator
     from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
     from geometries.projector import Projector
+    from geometries.scans.center import (
+        center_to_offset,
+        find_center,
+        offset_to_center,
+        sweep_centers,
+    )
+    from geometries.scans.files import Scan, load_scan
+    from geometries.scans.preprocess import (
+        LineIntegrals,
+        bin_detector,
+        crop_columns,
+        flip_columns,
+        fold_turn,
+        line_integrals,
+        pad_columns,
+    )
 
 __all__ = [
     "AngularWeights",
@@ -30,16 +46,29 @@ __all__ = [
     "FanBeam",
     "Gather",
     "Grid",
+    "LineIntegrals",
     "ParallelBeam",
     "ParkerWeights",
     "Projector",
     "RampFilter",
+    "Scan",
     "Trajectory",
     "angular_weights",
+    "bin_detector",
+    "center_to_offset",
+    "crop_columns",
     "fbp",
     "fbp_operator",
+    "find_center",
+    "flip_columns",
+    "fold_turn",
+    "line_integrals",
+    "load_scan",
+    "offset_to_center",
+    "pad_columns",
     "parker_weights",
     "ramp_response",
+    "sweep_centers",
 ]
 
 _LATER = {
@@ -54,6 +83,19 @@ _LATER = {
     "ramp_response": "geometries.analytic.ramp",
     "fbp": "geometries.analytic.reconstruct",
     "fbp_operator": "geometries.analytic.reconstruct",
+    "Scan": "geometries.scans.files",
+    "load_scan": "geometries.scans.files",
+    "find_center": "geometries.scans.center",
+    "sweep_centers": "geometries.scans.center",
+    "center_to_offset": "geometries.scans.center",
+    "offset_to_center": "geometries.scans.center",
+    "LineIntegrals": "geometries.scans.preprocess",
+    "line_integrals": "geometries.scans.preprocess",
+    "bin_detector": "geometries.scans.preprocess",
+    "crop_columns": "geometries.scans.preprocess",
+    "flip_columns": "geometries.scans.preprocess",
+    "fold_turn": "geometries.scans.preprocess",
+    "pad_columns": "geometries.scans.preprocess",
 }
 
 

@@ -121,8 +121,8 @@ class Trajectory:
         """Unit detector normals `v x u` (in 2-D `(-u_y, u_x)`), float64, `(views, dims)`."""
         if self.v is None:
             return np.stack([-self.u[:, 1], self.u[:, 0]], axis=1)
-        n = np.cross(self.v, self.u)
-        return n / np.linalg.norm(n, axis=1, keepdims=True)
+        n: np.ndarray = np.cross(self.v, self.u)
+        return np.asarray(n / np.linalg.norm(n, axis=1, keepdims=True))
 
     def pixels(self, view: int) -> np.ndarray:
         """Where the cells of one view stand, float64, `(cols, 2)` or `(rows, cols, 3)`."""
@@ -131,8 +131,8 @@ class Trajectory:
         if self.detector.curvature is not None:
             line = line + depth[:, None] * self.normals[view]
         if self.v is None:
-            return line
-        return line[None] + self.detector.rows()[:, None, None] * self.v[view]
+            return np.asarray(line)
+        return np.asarray(line[None] + self.detector.rows()[:, None, None] * self.v[view])
 
     def transform(self, rotation: Any = None, translation: Any = None) -> Trajectory:
         """The trajectory moved as a rigid body: points `R p + t`, directions `R d`.
@@ -250,7 +250,7 @@ def _vectors(value: Any, name: str, dims: int) -> np.ndarray:
         raise GeometryError(f"{name} has no views; a scan has at least one")
     array = array.astype(np.float64)
     _reject(~np.isfinite(array).all(axis=1), f"{name} is not finite")
-    return array
+    return np.asarray(array)
 
 
 def _same_count(frames: dict[str, np.ndarray]) -> None:
@@ -323,10 +323,10 @@ def _orthogonal(a: np.ndarray, b: np.ndarray, first: str, second: str) -> None:
 def _norm(vectors: np.ndarray) -> np.ndarray:
     scale = np.abs(vectors).max(axis=-1, keepdims=True)
     scale = np.where(scale > 0, scale, 1.0)
-    return np.linalg.norm(vectors / scale, axis=-1) * scale[..., 0]
+    return np.asarray(np.linalg.norm(vectors / scale, axis=-1) * scale[..., 0])
 
 
-def _reject(bad: np.ndarray, fault: str, detail: Any = None) -> None:
+def _reject(bad: Any, fault: str, detail: Any = None) -> None:
     if bad.any():
         view = int(np.argmax(bad))
         more = f" ({detail(view)})" if detail else ""

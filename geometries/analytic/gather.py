@@ -7,7 +7,8 @@ It is not the projector's adjoint: it carries the distance weights of filtered b
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,6 +71,7 @@ class Gather(LinearOperator):
     """
 
     batched = True
+    _host_arrays: ClassVar[Mapping[str, str]] = {"table": "float64", "first": "int64"}
 
     def __init__(
         self,
@@ -105,12 +107,12 @@ class Gather(LinearOperator):
         self.first = np.zeros(2, np.int64)
 
     def _apply(self, y: Array) -> Array:
-        return hosted(y, self._gather, self._scatter, self.name)
+        return hosted(self, y)
 
     def _apply_adjoint(self, x: Array) -> Array:
-        return hosted(x, self._scatter, self._gather, f"{self.name}.H")
+        return hosted(self, x, adjoint=True)
 
-    def _gather(self, y: np.ndarray) -> np.ndarray:
+    def _forward_host(self, y: np.ndarray) -> np.ndarray:
         from geometries.kernels.gather import gather_lines
 
         space, shape = self.domain.members[0], self.codomain.members[0].shape
@@ -128,7 +130,7 @@ class Gather(LinearOperator):
         pool.run(fill, -(-shape[-2] // many))
         return out.reshape(*batch, *shape)
 
-    def _scatter(self, x: np.ndarray) -> np.ndarray:
+    def _adjoint_host(self, x: np.ndarray) -> np.ndarray:
         from geometries.kernels.gather import scatter_views
 
         space, shape = self.domain.members[0], self.codomain.members[0].shape

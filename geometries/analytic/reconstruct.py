@@ -146,15 +146,10 @@ def fbp_operator(
 
 
 def _takes_parker(geometry: Any, angles: Any, isocenter: Any, short_scan: bool | str) -> bool:
-    if (
-        isinstance(short_scan, str)
-        and short_scan != "auto"
-        or short_scan
-        not in (
-            True,
-            False,
-            "auto",
-        )
+    if (isinstance(short_scan, str) and short_scan != "auto") or short_scan not in (
+        True,
+        False,
+        "auto",
     ):
         raise GeometryError(f"short_scan is {short_scan!r}; it is True, False or 'auto'")
     parallel = geometry.trajectory.kind == "parallel"

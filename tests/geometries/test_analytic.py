@@ -1,7 +1,8 @@
-"""Filtered backprojection against closed forms: weights, ramp, gather, and discs that come out as 1."""
+"""Filtered backprojection against closed forms: weights, ramp, gather, discs that come out as 1."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -441,7 +442,7 @@ def test_blocks_obey_the_law(name: str) -> None:
         )
         for padded, cuts in ((False, (0, n // 3, n // 3, n)), (True, (-1, 1, n, n + 3))):
             total = []
-            for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+            for start, stop in pairwise(cuts):
                 block = A.block(axis, start, stop, padded=padded)
                 part = x
                 if axis in left:

@@ -1,0 +1,1 @@
+"""Measured scans: reading files, flat-field correction, editing detectors, finding the axis."""

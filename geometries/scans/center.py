@@ -1,0 +1,275 @@
+"""The rotation axis of a parallel scan: found from the data, and judged by eye in a sweep.
+
+Two criteria. Over a full turn, opposite views are mirror images: the axis is where they agree. Over
+half a turn, a wrong axis spreads edges into streaks that are negative: the axis is where filtered
+backprojection has the least negative energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from geometries.analytic.gather import Gather
+from geometries.analytic.ramp import RampFilter
+from geometries.analytic.reconstruct import fbp
+from geometries.analytic.weights import AngularWeights, projection_space
+from geometries.beams import ParallelBeam, as_angles
+from geometries.detector import Detector
+from geometries.grid import Grid
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import GeometryError, ShapeError
+
+__all__ = ["center_to_offset", "find_center", "offset_to_center", "sweep_centers"]
+
+_IMAGE = 256
+
+
+def find_center(
+    projections: Array,
+    angles: Any,
+    *,
+    search: tuple[float, float] | None = None,
+    row: int | None = None,
+    method: str = "auto",
+) -> float:
+    """The detector column that the rotation axis of a parallel scan projects to.
+
+    Parameters
+    ----------
+    projections
+        Line integrals, `(view, col)` or `(view, row, col)`, any namespace. The object should lie
+        within the detector, or be seen whole over a full turn.
+    angles
+        Radians, one a view.
+    search
+        First and last column to look between, in columns; by default the middle three fifths.
+    row
+        Detector row to use; by default the middle one.
+    method
+        `"mirror"` compares opposite views and needs a full turn; `"sharpness"` takes the least
+        negative energy of filtered backprojection; `"auto"` takes the first where there are
+        opposite views.
+
+    Returns
+    -------
+    float
+        Column, counted from 0 at the centre of the first; `center_to_offset` gives the
+        detector offset that puts the axis there.
+
+    Raises
+    ------
+    GeometryError, ShapeError, ValueError
+        For data that do not fit the angles, NaN, a constant sinogram, a search outside the
+        columns, or another method.
+
+    Notes
+    -----
+    Negative energy as a measure of misplaced axes: T. Donath, F. Beckmann, A. Schreyer,
+    "Automated determination of the center of rotation in tomography data", JOSA A 23 (2006) 1048.
+    """
+    sinogram = _row_of(projections, row)
+    t = as_angles(angles)
+    if len(t) != len(sinogram):
+        raise ShapeError(f"angles has {len(t)} entries; the projections have {len(sinogram)} views")
+    n = sinogram.shape[1]
+    first, last = _searched(search, n)
+    if not np.ptp(sinogram) > 0:
+        raise GeometryError("the sinogram is constant; it shows no axis")
+    pairs = _opposite(t)
+    if method not in ("auto", "mirror", "sharpness"):
+        raise GeometryError(f"method is {method!r}; it is 'auto', 'mirror' or 'sharpness'")
+    if method == "mirror" and len(pairs) < 2:
+        raise GeometryError("method='mirror' needs views half a turn apart; use 'sharpness'")
+    if method == "mirror" or (method == "auto" and len(pairs) >= max(4, len(t) // 4)):
+        here, there = sinogram[pairs[:, 0]], sinogram[pairs[:, 1]]
+        rough = _least(lambda c: _mismatch(here, there, c), first, last, coarse=1.0)
+        near = max(first, rough - 1.5), min(last, rough + 1.5)
+        return _least(lambda c: _mismatch(here, there, c, 0.0), *near, coarse=0.25)
+    width = max(6.0, 0.04 * n)
+    windows = [
+        (max(first, guess - width), min(last, guess + width))
+        for guess in _guesses(sinogram, t, first, last)
+    ]
+    energy = _sharpness(sinogram, t, min(w[0] for w in windows), max(w[1] for w in windows))
+    return min(
+        (_least(energy, *window, coarse=max(0.5, n / 512)) for window in windows), key=energy
+    )
+
+
+def sweep_centers(
+    projections: Array,
+    angles: Any,
+    centers: Iterable[float],
+    *,
+    grid: Grid | None = None,
+    row: int | None = None,
+    **options: Any,
+) -> list[tuple[float, np.ndarray]]:
+    """Reconstructions at several axes, to be judged by eye.
+
+    Parameters
+    ----------
+    projections, angles, row
+        As for `find_center`.
+    centers
+        Columns to try.
+    grid
+        Image grid in columns; by default as many pixels as columns.
+    options
+        For `fbp`.
+
+    Returns
+    -------
+    list of (value, image)
+        In the order of `centers`; each image is `fbp` at that value.
+    """
+    sinogram = _row_of(projections, row).astype(np.float32)
+    n = sinogram.shape[1]
+    chosen = grid if grid is not None else Grid((n, n))
+    return [
+        (float(c), np.asarray(_image(sinogram, as_angles(angles), float(c), chosen, **options)))
+        for c in centers
+    ]
+
+
+def center_to_offset(center: float, columns: int, pitch: float = 1.0) -> float:
+    """Offset of a detector whose axis is at a column: `((columns - 1) / 2 - center) * pitch`."""
+    return ((columns - 1) / 2 - center) * pitch
+
+
+def offset_to_center(offset: float, columns: int, pitch: float = 1.0) -> float:
+    """The column of the axis for a detector offset: `(columns - 1) / 2 - offset / pitch`."""
+    return (columns - 1) / 2 - offset / pitch
+
+
+def _row_of(projections: Array, row: int | None) -> np.ndarray:
+    host = arrays.to_numpy(projections) if arrays.is_array(projections) else np.asarray(projections)
+    if host.ndim == 3:
+        host = host[:, host.shape[1] // 2 if row is None else row]
+    if host.ndim != 2 or min(host.shape) < 2 or host.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"projections have shape {host.shape} and dtype {host.dtype}; they are real, "
+            "(view, col) or (view, row, col), with two views and two columns or more"
+        )
+    host = host.astype(np.float64)
+    if not np.isfinite(host).all():
+        raise ValueError("projections have NaN or infinite values; repair or mask them first")
+    return host
+
+
+def _searched(search: Any, n: int) -> tuple[float, float]:
+    if search is None:
+        return 0.2 * (n - 1), 0.8 * (n - 1)
+    first, last = map(float, search)
+    if not 0 <= first < last <= n - 1:
+        raise GeometryError(f"search is {search!r}; it is a range within columns 0 to {n - 1}")
+    return first, last
+
+
+def _opposite(t: np.ndarray) -> np.ndarray:
+    """Pairs of views half a turn apart, within a tenth of a step."""
+    order = np.argsort(np.mod(t, 2 * np.pi))
+    circle = np.mod(t, 2 * np.pi)[order]
+    step = float(np.median(np.diff(np.sort(t))))
+    target = np.mod(circle + np.pi, 2 * np.pi)
+    near = np.searchsorted(circle, target)
+    found = []
+    for k in np.flatnonzero(circle < np.pi):
+        for j in (near[k] - 1, near[k] % len(circle)):
+            gap = abs((circle[j] - target[k] + np.pi) % (2 * np.pi) - np.pi)
+            if gap <= 0.1 * max(step, 1e-12):
+                found.append((order[k], order[j]))
+                break
+    return np.array(found, int).reshape(-1, 2)
+
+
+def _guesses(sinogram: np.ndarray, t: np.ndarray, first: float, last: float) -> list[float]:
+    """The axis to a few columns, in two ways that fail on different data."""
+    n = sinogram.shape[1]
+    # The centre of mass moves on a sinusoid about the axis, where nothing is cut off.
+    mass = sinogram.sum(axis=1)
+    place = sinogram @ np.arange(n) / np.where(mass == 0, 1.0, mass)
+    wave = np.stack([np.ones_like(t), np.cos(t), np.sin(t)], 1)
+    middle = float(np.linalg.lstsq(wave, place, rcond=None)[0][0])
+    # The views nearest to half a turn apart are nearly mirror images, cut off or not.
+    apart = np.abs(np.abs(t[:, None] - t) % (2 * np.pi) - np.pi)
+    flat = np.argsort(apart, axis=None, kind="stable")[:6]
+    here, there = np.unravel_index(flat, apart.shape)
+    mirror = _least(
+        lambda c: _mismatch(sinogram[here], sinogram[there], c), first, last, coarse=1.0
+    )
+    found = [float(np.clip(middle, first, last)), mirror]
+    return found[:1] if abs(found[0] - found[1]) < 2 else found
+
+
+def _mismatch(here: np.ndarray, there: np.ndarray, center: float, charge: float = 2e-3) -> float:
+    n = here.shape[1]
+    mirrored = 2 * center - np.arange(n)
+    inside = (mirrored >= 0) & (mirrored <= n - 1)
+    left = np.minimum(mirrored[inside].astype(int), n - 2)
+    share = mirrored[inside] - left
+    other = there[:, left] * (1 - share) + there[:, left + 1] * share
+    own = here[:, inside]
+    shared = float((own**2).sum() + (other**2).sum())
+    total = float((here**2).sum() + (there**2).sum())
+    # Air agrees with air: an overlap is charged where it leaves nearly all of the object out.
+    return (float(((own - other) ** 2).sum()) + charge * total) / max(shared, 1e-12 * total)
+
+
+def _sharpness(
+    sinogram: np.ndarray, t: np.ndarray, first: float, last: float
+) -> Callable[[float], float]:
+    n = sinogram.shape[1]
+    # Half a turn: over a full one a wrong axis blurs evenly, and little turns negative.
+    half = (t - t.min()) % (2 * np.pi) < np.pi * (1 - 1e-9)
+    if half.sum() >= len(t) // 3:
+        sinogram, t = sinogram[half], t[half]
+    # The largest disc that every axis of the search sees whole; pixels beside it are not judged.
+    radius = max(0.98 * min(first, n - 1 - last), 0.1 * n)
+    size = min(_IMAGE, 2 * round(radius))
+    pixel = 2 * radius / size
+    grid = Grid((size, size), pixel)
+    place = (np.arange(size) - (size - 1) / 2) * pixel
+    disc = place[:, None] ** 2 + place**2 < radius**2
+    # The filter knows nothing of the axis: rows are filtered and weighted once.
+    beam = ParallelBeam(t, Detector(n))
+    ramp = RampFilter(projection_space(beam.trajectory, "float32"))
+    filtered = AngularWeights(beam) @ (ramp @ sinogram.astype(np.float32))
+
+    @cache
+    def energy(center: float) -> float:
+        detector = Detector(n, 1.0, center_to_offset(center, n))
+        gather = Gather(beam.with_detector(detector), grid, precision="float32")
+        image = (gather @ filtered)[disc].astype(np.float64)
+        square = image**2
+        return float(square[image < 0].sum() / max(float(square.sum()), 1e-300))
+
+    return energy
+
+
+def _image(data: np.ndarray, t: np.ndarray, center: float, grid: Grid, **options: Any) -> Any:
+    n = data.shape[1]
+    beam = ParallelBeam(t, Detector(n, 1.0, center_to_offset(center, n)))
+    scan = SimpleNamespace(geometry=beam, grid=grid, precision="float32")
+    return fbp(scan, data, **options)
+
+
+def _least(cost: Callable[[float], float], first: float, last: float, coarse: float) -> float:
+    """The column of least cost: a grid of steps, halved about its best, then a parabola."""
+    step = min(max(coarse * 4, (last - first) / 96), (last - first) / 4)
+    places = np.arange(first, last + step / 2, step)
+    best = float(min(places, key=cost))
+    while step > coarse / 4:
+        step /= 2
+        best = float(min((best - step, best, best + step), key=cost))
+    low, middle, high = cost(best - step), cost(best), cost(best + step)
+    bend = low - 2 * middle + high
+    if bend > 0:
+        best += step * min(max((low - high) / (2 * bend), -1.0), 1.0)
+    return float(min(max(best, first), last))
