@@ -18,7 +18,7 @@ from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
-from linops.rule import Axis, Rule
+from linops.rule import Axis, Member, Rule
 from linops.space import AnySpace, ProductSpace, Space
 
 __all__ = [
@@ -230,15 +230,25 @@ class PlaneWindow(LinearOperator):
 
 
 class PlaneMask(LinearOperator):
-    """Planes `begin` to `end` kept, the others zero whatever stands in them."""
+    """Planes `begin` to `end` kept, the others zero whatever stands in them.
+
+    `members` are the axes that it shows in its rule, by default those of the space: beside an
+    operator with names of its own it takes them over, so that their product keeps them.
+    """
 
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, space: AnySpace, cuts: Sequence[Cut], begin: Any, end: Any) -> None:
-        super().__init__(
-            space, space, _identity_rule(space), tags=("self_adjoint", "psd", "diagonal")
-        )
+    def __init__(
+        self,
+        space: AnySpace,
+        cuts: Sequence[Cut],
+        begin: Any,
+        end: Any,
+        members: tuple[Member, ...] | None = None,
+    ) -> None:
+        rule = _identity_rule(space) if members is None else Rule(members, members)
+        super().__init__(space, space, rule, tags=("self_adjoint", "psd", "diagonal"))
         self._positions = tuple(cuts)
         self.begin, self.end = _int32(begin), _int32(end)
 
@@ -260,10 +270,11 @@ class PlaneMask(LinearOperator):
         if padded or any(cut in self._positions for cut in cuts):
             return None
         space = resized(self.domain, cuts, stop - start)
-        return PlaneMask(space, self._positions, self.begin, self.end)
+        return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
 
     def _complexified(self) -> LinearOperator:
-        return PlaneMask(self.domain.complexified(), self._positions, self.begin, self.end)
+        space = self.domain.complexified()
+        return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
 
 
 def axis_number(space: Space, axis: str | int) -> int:
