@@ -1,13 +1,12 @@
 """Convolution with a stored kernel, over zeros or around the ring.
 
-Small kernels are summed shift by shift, large ones go through the array library's own FFT, both
-from one description: `y[i] = sum_k h[k] x[i + shift - k]` with x zero outside its planes. Blocks,
-adjoints and squares are the same sum with another shift, kernel or extent.
+Small kernels are summed shift by shift, large ones go through the array library's own FFT. Blocks,
+adjoints and squares are the same sum with another shift, kernel or extent; the sum itself is in
+`linops/elementary/sliding.py`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.sliding import Line, direct_sum, spectral_sum
 from linops.elementary.windows import _numbered, axis_number
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -312,83 +312,18 @@ class Convolve(LinearOperator):
         planes: tuple[int, ...],
         direction: str,
     ) -> Array:
-        """`y[i] = sum_k kernel[k] x[i + shift - k]` for i in `planes`."""
         n = len(self.domain.shape)
-        axes = tuple(i - n for i in self._numbers)
-        rings = tuple(edge == _RING for edge in self._edges)
-        dtype = arrays.dtype_of(x)
-        if arrays.dtype_of(kernel).kind == "c":
-            dtype = complex_of(dtype)
-        if math.prod(x.shape) == 0 or 0 in planes:
-            shape = list(x.shape)
-            for axis, count in zip(axes, planes, strict=True):
-                shape[axis] = count
-            return arrays.zeros(tuple(shape), dtype, x)
+        lines = [
+            Line(number - n, shift, count, edge == _RING)
+            for number, shift, count, edge in zip(
+                self._numbers, shifts, planes, self._edges, strict=True
+            )
+        ]
         if not self._fft:
-            for axis, shift, count, m, ring in zip(
-                axes, shifts, planes, kernel.shape, rings, strict=True
-            ):
-                x = _window(x, axis, shift - (m - 1), shift + count, ring)
-            return _direct(x, kernel, axes, planes)
-        return self._spectral(x, kernel, shifts, planes, axes, rings, direction)
-
-    def _spectral(
-        self,
-        x: Array,
-        kernel: Array,
-        shifts: tuple[int, ...],
-        planes: tuple[int, ...],
-        axes: tuple[int, ...],
-        rings: tuple[bool, ...],
-        direction: str,
-    ) -> Array:
-        xp = arrays.namespace(x)
-        lengths, firsts = [], []
-        for axis, shift, count, m, ring in zip(
-            axes, shifts, planes, kernel.shape, rings, strict=True
-        ):
-            if not ring:
-                # Of a window that holds all that is read, only planes that are not wanted alias.
-                x = _window(x, axis, shift - (m - 1), shift + count, False)
-            lengths.append(count if ring else _fast_length(count + m - 1))
-            firsts.append(0 if ring else m - 1)
-        is_real = arrays.dtype_of(x).kind != "c" and arrays.dtype_of(kernel).kind != "c"
-        transform = xp.fft.rfftn if is_real else xp.fft.fftn
-
-        def spectrum_of_kernel() -> Array:
-            own = tuple(range(-kernel.ndim, 0))
-            large = kernel
-            for a, length in zip(own, lengths, strict=True):
-                large = arrays.widen(large, a, 0, length - large.shape[a])
-            turn = tuple(-s if ring else 0 for s, ring in zip(shifts, rings, strict=True))
-            large = xp.roll(large, turn, axis=own)
-            if not is_real:
-                large = arrays.cast(large, complex_of(arrays.dtype_of(large)))
-            spectrum = transform(large, axes=own)
-            # Kernel axes stand in the order they were given, those of x wherever they are.
-            order = sorted(own, key=lambda a: axes[a])
-            spectrum = xp.permute_dims(spectrum, tuple(a + kernel.ndim for a in order))
-            shape = [1] * len(self.domain.shape)
-            for a, extent in zip(order, spectrum.shape, strict=True):
-                shape[axes[a]] = int(extent)
-            return xp.reshape(spectrum, tuple(shape))
-
-        if type(self.kernel) is np.ndarray and type(x) is np.ndarray:
-            cache = self.__dict__.setdefault("_cache_spectra", {})
-            key = (direction, is_real)
-            if key not in cache:
-                cache[key] = spectrum_of_kernel()
-            spectrum = cache[key]
-        else:
-            spectrum = spectrum_of_kernel()
-        if not is_real:
-            x = arrays.cast(x, complex_of(arrays.dtype_of(x)))
-        y = transform(x, s=tuple(lengths), axes=axes) * spectrum
-        inverse = xp.fft.irfftn if is_real else xp.fft.ifftn
-        y = inverse(y, s=tuple(lengths), axes=axes)
-        for axis, first, count in zip(axes, firsts, planes, strict=True):
-            y = arrays.narrow(y, axis, first, first + count)
-        return y
+            return direct_sum(x, kernel, lines)
+        host = type(self.kernel) is np.ndarray and type(x) is np.ndarray
+        cache = self.__dict__.setdefault("_cache_spectra", {}) if host else {}
+        return spectral_sum(x, kernel, lines, cache.setdefault(direction, {}))
 
 
 def _checked(kernel: Any, space: Space) -> Array:
@@ -446,49 +381,6 @@ def _folded(kernel: Array, axis: int, n: int) -> Array:
     shape = tuple(kernel.shape)
     split = (*shape[:number], turns, n, *shape[number + 1 :])
     return xp.sum(xp.reshape(kernel, split), axis=number)
-
-
-def _window(x: Array, axis: int, start: int, stop: int, ring: bool) -> Array:
-    """Planes `start` to `stop` along a negative axis, beyond the ends zero or around the ring."""
-    n = x.shape[axis]
-    if ring:
-        xp = arrays.namespace(x)
-        index = arrays.convert(np.arange(start, stop) % n, x)
-        return xp.take(x, index, axis=x.ndim + axis)
-    first, last = min(max(start, 0), n), max(min(stop, n), 0)
-    last = max(first, last)
-    before = min(max(first - start, 0), stop - start)
-    x = arrays.narrow(x, axis, first, last)
-    return arrays.widen(x, axis, before, stop - start - before - (last - first))
-
-
-def _direct(x: Array, kernel: Array, axes: tuple[int, ...], planes: tuple[int, ...]) -> Array:
-    total: Any = None
-    for position in itertools.product(*(range(m) for m in kernel.shape)):
-        part = x
-        for axis, k, m, count in zip(axes, position, kernel.shape, planes, strict=True):
-            part = arrays.narrow(part, axis, m - 1 - k, m - 1 - k + count)
-        if total is None:
-            total = kernel[position] * part
-        elif type(total) is np.ndarray:
-            total += kernel[position] * part
-        else:
-            total = total + kernel[position] * part
-    return total
-
-
-def _fast_length(n: int) -> int:
-    """The smallest product of 2, 3 and 5 that is at least n."""
-    best = 1 << max(n - 1, 0).bit_length()
-    five = 1
-    while five < best:
-        three = five
-        while three < best:
-            two = three * (1 << max(-(-n // three) - 1, 0).bit_length())
-            best = min(best, two)
-            three *= 3
-        five *= 5
-    return best
 
 
 def _reshaped(space: Space, shape: Sequence[int]) -> Space:

@@ -172,7 +172,8 @@ class FFT(LinearOperator):
         from linops.algebra.product import Product
 
         n = self.domain.shape[position]
-        return Product([PlaneMask(block.codomain, [(0, position)], -start, n - start), block])
+        mask = PlaneMask(space, [(0, position)], -start, n - start)
+        return Product([block, mask])
 
     def _cost(self) -> Cost:
         # 5 n log2 n for a complex transform of n points, half of it for a real one.

@@ -104,11 +104,7 @@ class SumOver(LinearOperator):
             return block
         from linops.algebra.product import Product
 
-        mask = PlaneMask(block.domain, [(0, position)], -start, n - start)
-        if position in self._numbers:
-            return Product([block, mask])
-        where = [a.name for a in self.rule.codomain[0]].index(axis)
-        return Product([PlaneMask(block.codomain, [(0, where)], -start, n - start), block])
+        return Product([block, PlaneMask(block.domain, [(0, position)], -start, n - start)])
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, float(self.domain.size))

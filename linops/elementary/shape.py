@@ -60,15 +60,16 @@ class Reshape(LinearOperator):
         extents = _inferred(space, (shape,) if isinstance(shape, int) else tuple(shape))
         left = space.axes or tuple(_numbered(space.ndim))
         passing = _passing(space.shape, extents)
+        wanted = [f"axis{j}" for j in range(len(extents))] if axes is None else list(axes)
         right, taken = [], set(left)
-        for j in range(len(extents)):
-            name = left[passing[j]] if j in passing else f"axis{j}"
+        for j, own in enumerate(wanted):
+            name = left[passing[j]] if j in passing else own
             while j not in passing and name in taken:
                 name += "_out"
             taken.add(name)
             right.append(name)
-        names = tuple(right) if axes is None and space.axes is not None else axes
-        codomain = Space(extents, space.dtype, names)
+        # Always named: blocks then call the axes of either side what the rule calls them.
+        codomain = Space(extents, space.dtype, right if axes is None else axes)
         rule = Rule((tuple(map(Axis, left)),), (tuple(map(Axis, right)),))
         super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
 
@@ -237,7 +238,8 @@ def _aligned_block(
     from linops.algebra.product import Product
 
     n = operator.domain.shape[i]
-    return Product([PlaneMask(codomain, [(0, j)], -start, n - start), block])
+    mask = PlaneMask(domain, [(0, i)], -start, n - start, operator.rule.domain)
+    return Product([block, mask])
 
 
 def _reshaped(x: Array, source: Any, target: Any) -> Array:

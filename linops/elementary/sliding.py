@@ -1,0 +1,150 @@
+"""The sum that convolutions are made of: `y[i] = sum_k h[k] x[i + shift - k]` along some axes.
+
+Beyond its planes x is zero, or goes on around the ring. Two ways, for small and for large kernels:
+shift by shift, and through the array library's own FFT. What the sum is for, its blocks and its
+adjoint, is in `linops/elementary/convolve.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.precision import complex_of
+
+__all__ = ["Line", "direct_sum", "spectral_sum"]
+
+
+class Line(NamedTuple):
+    """One axis of a sum.
+
+    Attributes
+    ----------
+    axis
+        Of x, negative.
+    shift
+        Input plane that `h[0]` weighs in output plane 0.
+    planes
+        Planes of the output.
+    ring
+        Whether x goes on at its other end; the output then has as many planes as x.
+    """
+
+    axis: int
+    shift: int
+    planes: int
+    ring: bool
+
+
+def direct_sum(x: Array, kernel: Array, lines: Sequence[Line]) -> Array:
+    """The sum shift by shift; one line for each axis of `kernel`."""
+    empty = _empty(x, kernel, lines)
+    if empty is not None:
+        return empty
+    for line, m in zip(lines, kernel.shape, strict=True):
+        x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, line.ring)
+    total: Any = None
+    for position in itertools.product(*(range(m) for m in kernel.shape)):
+        part = x
+        for line, k, m in zip(lines, position, kernel.shape, strict=True):
+            part = arrays.narrow(part, line.axis, m - 1 - k, m - 1 - k + line.planes)
+        if total is None:
+            total = kernel[position] * part
+        elif type(total) is np.ndarray:
+            total += kernel[position] * part
+        else:
+            total = total + kernel[position] * part
+    return total
+
+
+def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[bool, Array]) -> Array:
+    """The sum through FFTs; the kernel's spectrum is kept in `cache`, by whether it is real."""
+    empty = _empty(x, kernel, lines)
+    if empty is not None:
+        return empty
+    xp = arrays.namespace(x)
+    lengths, firsts = [], []
+    for line, m in zip(lines, kernel.shape, strict=True):
+        if not line.ring:
+            # Of a window that holds all that is read, only planes that are not wanted alias.
+            x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, False)
+        lengths.append(line.planes if line.ring else _fast_length(line.planes + m - 1))
+        firsts.append(0 if line.ring else m - 1)
+    is_real = arrays.dtype_of(x).kind != "c" and arrays.dtype_of(kernel).kind != "c"
+    axes, s = tuple(line.axis for line in lines), tuple(lengths)
+    if is_real not in cache:
+        cache[is_real] = _spectrum(kernel, lines, s, is_real)
+    forward = xp.fft.rfftn if is_real else xp.fft.fftn
+    backward = xp.fft.irfftn if is_real else xp.fft.ifftn
+    if not is_real:
+        x = arrays.cast(x, complex_of(arrays.dtype_of(x)))
+    y = backward(forward(x, s=s, axes=axes) * cache[is_real], s=s, axes=axes)
+    for line, first in zip(lines, firsts, strict=True):
+        y = arrays.narrow(y, line.axis, first, first + line.planes)
+    return y
+
+
+def _spectrum(kernel: Array, lines: Sequence[Line], lengths: Sequence[int], is_real: bool) -> Array:
+    """The kernel's transform, its axes where those of x are."""
+    xp = arrays.namespace(kernel)
+    own = tuple(range(-kernel.ndim, 0))
+    for axis, length in zip(own, lengths, strict=True):
+        kernel = arrays.widen(kernel, axis, 0, length - kernel.shape[axis])
+    kernel = xp.roll(kernel, tuple(-line.shift if line.ring else 0 for line in lines), axis=own)
+    if is_real:
+        spectrum = xp.fft.rfftn(kernel, axes=own)
+    else:
+        spectrum = xp.fft.fftn(arrays.cast(kernel, complex_of(arrays.dtype_of(kernel))), axes=own)
+    order = sorted(range(len(lines)), key=lambda k: lines[k].axis)
+    spectrum = xp.permute_dims(spectrum, tuple(order))
+    shape = [1] * -lines[order[0]].axis
+    for k, extent in zip(order, spectrum.shape, strict=True):
+        shape[lines[k].axis] = int(extent)
+    return xp.reshape(spectrum, tuple(shape))
+
+
+def _empty(x: Array, kernel: Array, lines: Sequence[Line]) -> Array | None:
+    """Zeros where there is nothing to sum, or nothing to sum it for."""
+    if math.prod(x.shape) and all(line.planes for line in lines):
+        return None
+    dtype = arrays.dtype_of(x)
+    if arrays.dtype_of(kernel).kind == "c":
+        dtype = complex_of(dtype)
+    shape = list(x.shape)
+    for line in lines:
+        shape[line.axis] = line.planes
+    return arrays.zeros(tuple(shape), dtype, x)
+
+
+def _window(x: Array, axis: int, start: int, stop: int, ring: bool) -> Array:
+    """Planes `start` to `stop` along a negative axis, beyond the ends zero or around the ring."""
+    n = x.shape[axis]
+    if ring:
+        xp = arrays.namespace(x)
+        index = arrays.convert(np.arange(start, stop) % n, x)
+        return xp.take(x, index, axis=x.ndim + axis)
+    first, last = min(max(start, 0), n), max(min(stop, n), 0)
+    last = max(first, last)
+    before = min(max(first - start, 0), stop - start)
+    x = arrays.narrow(x, axis, first, last)
+    return arrays.widen(x, axis, before, stop - start - before - (last - first))
+
+
+def _fast_length(n: int) -> int:
+    """The smallest product of 2, 3 and 5 that is at least n."""
+    best = 1 << max(n - 1, 0).bit_length()
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            two = three * (1 << max(-(-n // three) - 1, 0).bit_length())
+            best = min(best, two)
+            three *= 3
+        five *= 5
+    return best
