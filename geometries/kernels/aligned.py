@@ -1,15 +1,15 @@
 """Exact 3-D Siddon for parallel beams whose detector rows coincide with slices.
 
-Row i sees slice i + shift alone, so one walk in the (x, y) plane serves all rows, and with z fastest
-in memory the inner loops are contiguous. The forward task owns detector columns; the adjoint task
-owns a patch of voxel columns, walks the rays that cross it and sums, for each voxel column, the
-detector columns in the order of views. `aligned_shift` says whether a scan is of this kind; other
-scans belong to `columns` and `oblique`.
+Row i sees slice i + shift alone, so one walk in the (x, y) plane serves all rows, and with z
+fastest in memory the inner loops are contiguous. The forward task owns detector columns; the
+adjoint task owns a patch of voxel columns, walks the rays that cross it and sums, for each voxel
+column, the detector columns in the order of views. `aligned_shift` says whether a scan is of this
+kind; other scans belong to `columns` and `oblique`.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
-float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid and
-detector; planes outside are never read, and written as zeros. `views` selects views of the scan.
-Weights are set up in float64 and rounded once to the dtype of the data, the same in both
+float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
+and detector; planes outside are never read, and written as zeros. `views` selects views of the
+scan. Weights are set up in float64 and rounded once to the dtype of the data, the same in both
 directions, so all precisions run the same code.
 """
 
@@ -276,9 +276,7 @@ def _forward(cone, frames, along, normal, heights, spacing, counts, sampling, cu
             j = c + first_column
             met = 0
             if 0 <= number < frames.shape[0] and 0 <= j < cols and count > 0:
-                line = plane_ray(
-                    cone, frames, number, along[j], normal[j], spacing, counts
-                )
+                line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                 met = plane_walk(line, plane[0], plane[1], plane[2], plane[3],
                                  origin[0], origin[1], lx, cells, starts, stops)  # fmt: skip
                 for m in range(met):
@@ -332,9 +330,7 @@ def _adjoint(cone, frames, along, normal, heights, spacing, counts, sampling, cu
         j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                 counts, bounds)  # fmt: skip
         for j in range(max(j0, first_column), min(j1, first_column + lc)):
-            line = plane_ray(
-                cone, frames, number, along[j], normal[j], spacing, counts
-            )
+            line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
             met = plane_walk(line, bx0, bx1, by0, by1, fx, fy, nx, cells, starts, stops)
             for m in range(met):
                 cell = cells[m]
@@ -396,9 +392,7 @@ def _forward_columns(cone, frames, along, normal, heights, spacing, counts, samp
             j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                     counts, bounds)  # fmt: skip
             for j in range(max(j0, start), min(j1, stop)):
-                line = plane_ray(
-                    cone, frames, number, along[j], normal[j], spacing, counts
-                )
+                line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                 if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
                     continue
                 weight = values.dtype.type((stops[0] - starts[0]) * line[6])
@@ -432,9 +426,7 @@ def _adjoint_columns(cone, frames, along, normal, heights, spacing, counts, samp
             j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                     counts, bounds)  # fmt: skip
             for j in range(max(j0, first_column), min(j1, first_column + lc)):
-                line = plane_ray(
-                    cone, frames, number, along[j], normal[j], spacing, counts
-                )
+                line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                 if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
                     continue
                 weight = out.dtype.type((stops[0] - starts[0]) * line[6])

@@ -1,14 +1,15 @@
 """Exact 3-D Siddon where detector columns are parallel to z: cone, helical, unaligned parallel.
 
-All rays of one detector column lie in one vertical plane, so they share the walk through (x, y). The
-forward task owns detector columns, the adjoint task a patch of voxel columns. This module cuts the
-work into tiles; `columns_exact` computes them in float64 ("float32", "float64", subsets and gram
-diagonals), `columns_fast` in float32 ("fast"). `supports` says which scans are of this kind; `oblique`
-takes the others.
+All rays of one detector column lie in one vertical plane, so they share the walk through (x, y).
+The forward task owns detector columns, the adjoint task a patch of voxel columns. This module
+cuts the work into tiles; `columns_exact` computes them in float64 ("float32", "float64", subsets
+and gram diagonals), `columns_fast` in float32 ("fast"). `supports` says which scans are of this
+kind; `oblique` takes the others.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
-float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid and
-detector; planes outside are never read, and written as zeros. `views` selects views of the scan.
+float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
+and detector; planes outside are never read, and written as zeros. `views` selects views of the
+scan.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def supports(scan: VolumeScan) -> bool:
     """Whether every detector column is parallel to z and no ray nearly so.
 
     Wanted: v across z moves no ray by more than 1e-12 of a cell; parallel directions and the way
-    from source to pixel have an in-plane part of at least 1e-3 of their length (so rays may be steep,
-    u may lean, and v may point down).
+    from source to pixel have an in-plane part of at least 1e-3 of their length. So rays may be
+    steep, u may lean, and v may point down.
     """
-    rows, cols = scan.shape
+    rows = scan.shape[0]
     heights = (np.array([0, rows - 1]) - 0.5 * (rows - 1)) * scan.pitch[0] + scan.offset[0]
     reach = np.abs(scan.v[:, :2]).max() * np.abs(heights).max()
     if reach > 1e-12 * min(scan.spacing[1:]) or not np.all(np.abs(scan.v[:, 2]) > 0.5):
@@ -150,8 +151,18 @@ def forward_columns(
     tiles = detector_tiles(numbers.size, out.shape[2], pool.workers(), most=_COLUMNS)
 
     def task(i: int) -> None:
-        columns_exact.forward_subset(*packed, numbers, values, positions, first_slice, slices, out,
-                         first_column, first_row, tiles[i])  # fmt: skip
+        columns_exact.forward_subset(
+            *packed,
+            numbers,
+            values,
+            positions,
+            first_slice,
+            slices,
+            out,
+            first_column,
+            first_row,
+            tiles[i],
+        )
 
     pool.run(task, len(tiles))
 
@@ -178,8 +189,18 @@ def adjoint_columns(
     tiles = blocks(positions.size, -(-positions.size // (4 * pool.workers())))
 
     def task(i: int) -> None:
-        columns_exact.adjoint_subset(*packed, numbers, projections, positions, first_slice, slices, out,
-                         first_column, first_row, tiles[i])  # fmt: skip
+        columns_exact.adjoint_subset(
+            *packed,
+            numbers,
+            projections,
+            positions,
+            first_slice,
+            slices,
+            out,
+            first_column,
+            first_row,
+            tiles[i],
+        )
 
     pool.run(task, len(tiles))
 

@@ -1,11 +1,11 @@
 """The float64 tiles of `columns`, and the straight lines that its "fast" tiles start from.
 
 All rays of one detector column share the walk through (x, y); per piece of it only the split in z
-differs from row to row. Pieces are cut until no row crosses more than one face of slices in a piece;
-then a row's piece lies in one or two cells, and the split is one formula, `_split`, of the row's
-straight line and the two ends of the piece. Forward and adjoint run the same loop over rows; forward
-gathers, the adjoint scatters into a patch of voxel columns that one task owns. Weights and sums are
-float64; the data may be float32.
+differs from row to row. Pieces are cut until no row crosses more than one face of slices in a
+piece; then a row's piece lies in one or two cells, and the split is one formula, `_split`, of the
+row's straight line and the two ends of the piece. Forward and adjoint run the same loop over
+rows; forward gathers, the adjoint scatters into a patch of voxel columns that one task owns.
+Weights and sums are float64; the data may be float32.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _gather(total, column, k0, count, level, slope, inverse, start, stop, r0, r1
     """Add a padded voxel column along one piece of every row."""
     for r in range(r0, r1):
         low, high, below, above = _split(level[r], slope[r], inverse[r], start, stop)
-        total[r] += (
-            below * column[_place(low, k0, count)] + above * column[_place(high, k0, count)]
-        )
+        total[r] += below * column[_place(low, k0, count)] + above * column[_place(high, k0, count)]
 
 
 @_compiled
@@ -195,8 +193,23 @@ def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                              lx, cells, starts, stops)  # fmt: skip
             if met == 0:
                 continue
-            steepest = level_rows(cone, frames, number, along[j], normal[j], heights, spacing, counts,
-                             line, i0, i1, level, slope, inverse, factor)  # fmt: skip
+            steepest = level_rows(
+                cone,
+                frames,
+                number,
+                along[j],
+                normal[j],
+                heights,
+                spacing,
+                counts,
+                line,
+                i0,
+                i1,
+                level,
+                slope,
+                inverse,
+                factor,
+            )
             total[:] = 0.0
             for m in range(met):
                 start, stop = starts[m], stops[m]
@@ -258,8 +271,23 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
             met = plane_walk(line, bx0, bx1, by0, by1, fx, fy, nx, cells, starts, stops)
             if met == 0:
                 continue
-            steepest = level_rows(cone, frames, number, along[j], normal[j], heights, spacing, counts,
-                             line, i0, i1, level, slope, inverse, factor)  # fmt: skip
+            steepest = level_rows(
+                cone,
+                frames,
+                number,
+                along[j],
+                normal[j],
+                heights,
+                spacing,
+                counts,
+                line,
+                i0,
+                i1,
+                level,
+                slope,
+                inverse,
+                factor,
+            )
             for r in range(n):
                 values[r] = projections[b, view, j - first_column, i0 - first_row + r]
                 if not squared:
@@ -327,9 +355,23 @@ def forward_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                     if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
                         continue
                     start, stop = starts[0], stops[0]
-                    steepest = level_rows(cone, frames, number, along[j], normal[j], heights, spacing,
-                                     counts, line, i0, i1, level, slope, inverse,
-                                     factor)  # fmt: skip
+                    steepest = level_rows(
+                        cone,
+                        frames,
+                        number,
+                        along[j],
+                        normal[j],
+                        heights,
+                        spacing,
+                        counts,
+                        line,
+                        i0,
+                        i1,
+                        level,
+                        slope,
+                        inverse,
+                        factor,
+                    )
                     r0, r1 = reach(level, slope, start, stop, n, k0, k0 + count)
                     parts = parts_of(steepest, stop - start)
                     for part in range(parts):
@@ -344,8 +386,23 @@ def forward_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                 if j < 0 or j >= cols:
                     continue
                 line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-                level_rows(cone, frames, number, along[j], normal[j], heights, spacing, counts, line,
-                      i0, i1, level, slope, inverse, factor)  # fmt: skip
+                level_rows(
+                    cone,
+                    frames,
+                    number,
+                    along[j],
+                    normal[j],
+                    heights,
+                    spacing,
+                    counts,
+                    line,
+                    i0,
+                    i1,
+                    level,
+                    slope,
+                    inverse,
+                    factor,
+                )
                 for r in range(n):
                     out[b, view, c, i0 - first_row + r] = total[c - tile[2], r] * factor[r]
 
@@ -388,9 +445,23 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                     if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
                         continue
                     start, stop = starts[0], stops[0]
-                    steepest = level_rows(cone, frames, number, along[j], normal[j], heights, spacing,
-                                     counts, line, i0, i1, level, slope, inverse,
-                                     factor)  # fmt: skip
+                    steepest = level_rows(
+                        cone,
+                        frames,
+                        number,
+                        along[j],
+                        normal[j],
+                        heights,
+                        spacing,
+                        counts,
+                        line,
+                        i0,
+                        i1,
+                        level,
+                        slope,
+                        inverse,
+                        factor,
+                    )
                     r0, r1 = reach(level, slope, start, stop, n, k0, k0 + count)
                     for r in range(r0, r1):
                         values[r] = (

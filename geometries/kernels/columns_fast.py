@@ -1,10 +1,11 @@
 """The single-precision, vectorised tiles of `columns`, for precision "fast".
 
-The walk in the plane stays float64. Heights along z are fixed-point int32 numbers, as fine as the grid
-allows (a range of 2 (nz + 4) slices, so 2^-22 of a slice for 256), because a float32 height of a few
-hundred slices would spoil the split of flat rays; a row's cell is a shift, the part of its piece above
-a face a mask, and the loops over rows vectorise. Forward gathers two cells a row and piece; the
-adjoint computes the same numbers and then adds them one by one to the patch its task owns.
+The walk in the plane stays float64. Heights along z are fixed-point int32 numbers, as fine as the
+grid allows (a range of 2 (nz + 4) slices, so 2^-22 of a slice for 256), because a float32 height
+of a few hundred slices would spoil the split of flat rays; a row's cell is a shift, the part of
+its piece above a face a mask, and the loops over rows vectorise. Forward gathers two cells a row
+and piece; the adjoint computes the same numbers and then adds them one by one to the patch its
+task owns.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                            np.float32(two), np.float32(two - one), r0, r1,
                            lower, upper, below, above)  # fmt: skip
                     for b in range(out.shape[0]):
-                        column[1 : count + 1] = volume[
-                            b, cells[m], k0 - first_slice : k0 - first_slice + count
-                        ]
+                        source = volume[b, cells[m]]
+                        for k in range(count):
+                            column[k + 1] = source[k + k0 - first_slice]
                         _gather(total[b], column, lower, upper, below, above, r0, r1)
             for b in range(out.shape[0]):
                 for r in range(n):

@@ -1,13 +1,15 @@
 """Exact 3-D Siddon for any frames: every ray is walked by itself, cell after cell.
 
 The general path, right for any orientation of source, detector and axes; `columns` and `aligned`
-are faster where their conditions hold. The forward task owns detector cells and gathers along each
-ray; the adjoint task owns a box of voxels and walks, in one fixed order, the rays that can meet it.
-Both take their weights from `rays3d.walk`, in float64, and sum in float64, for every precision.
+are faster where their conditions hold. The forward task owns detector cells and gathers along
+each ray; the adjoint task owns a box of voxels and walks, in one fixed order, the rays that can
+meet it. Both take their weights from `rays3d.walk`, in float64, and sum in float64, for every
+precision.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
-float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid and
-detector; planes outside are never read, and written as zeros. `views` selects views of the scan.
+float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
+and detector; planes outside are never read, and written as zeros. `views` selects views of the
+scan.
 """
 
 from __future__ import annotations
@@ -312,9 +314,7 @@ def _forward_columns(cone, frames, along, normal, heights, spacing, counts, samp
                           float(slices[0]), float(slices[1]))  # fmt: skip
                 j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols,
                                         spacing, counts, bounds)  # fmt: skip
-                for j in range(
-                    max(j0, first_column + tile[2]), min(j1, first_column + tile[3])
-                ):
+                for j in range(max(j0, first_column + tile[2]), min(j1, first_column + tile[3])):
                     i0, i1 = rows_of_box(cone, frames, number, along[j], normal[j], sampling, rows,
                                          spacing, counts, bounds)  # fmt: skip
                     for i in range(max(i0, first_row), min(i1, first_row + lr)):

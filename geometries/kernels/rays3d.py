@@ -64,9 +64,7 @@ def ray(cone, frames, view, along, normal, height, spacing, counts):
     if cone:
         start += middle
         stop += middle
-    metre = math.sqrt(
-        (spacing[0] * dx) ** 2 + (spacing[1] * dy) ** 2 + (spacing[2] * dz) ** 2
-    )
+    metre = math.sqrt((spacing[0] * dx) ** 2 + (spacing[1] * dy) ** 2 + (spacing[2] * dz) ** 2)
     return (
         px - middle * dx + 0.5 * counts[0],
         py - middle * dy + 0.5 * counts[1],
@@ -322,7 +320,7 @@ def rows_of_box(cone, frames, view, along, normal, sampling, rows, spacing, coun
 
 @_compiled
 def crossing_range(origin, direction, inverse_direction, first, stop):
-    """Parameters where a ray enters and leaves the slab between two faces (entry > exit: misses)."""
+    """Parameters where a ray enters and leaves the slab between two faces; reversed: it misses."""
     if direction == 0.0:
         inside = first <= origin and origin < stop
         return (-BIG, BIG) if inside else (BIG, -BIG)

@@ -1,10 +1,10 @@
 """What a 3-D kernel knows of a scan: frames, one detector and one grid, all in float64.
 
-`VolumeScan` is the plain description that a projector hands to the kernels `aligned`, `columns` and
-`oblique`; `pack` turns it into the arrays that compiled code reads. Everything refers to the *whole*
-grid and the *whole* detector: a kernel that computes a part of either takes the first index of the
-part beside it, so no block or tile changes a weight. Validation of frames is left to the
-trajectory, the choice of kernel to the projector.
+`VolumeScan` is the plain description that a projector hands to the kernels `aligned`, `columns`
+and `oblique`; `pack` turns it into the arrays that compiled code reads. Everything refers to the
+*whole* grid and the *whole* detector: a kernel that computes a part of either takes the first
+index of the part beside it, so no block or tile changes a weight. Validation of frames is left to
+the trajectory, the choice of kernel to the projector.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["blocks", "check", "detector_tiles", "overlap", "view_numbers"]
 
 
 def overlap(first: int, local: int, whole: int) -> tuple[int, int]:
-    """The whole axis' indices [start, stop) that a local axis of `local` planes from `first` has."""
+    """Whole-axis indices [start, stop) that a local axis of `local` planes from `first` has."""
     start = min(max(first, 0), whole)
     return start, max(start, min(first + local, whole))
 
