@@ -182,7 +182,7 @@ def _fixed(level, slope, inverse, steepest, counts, k0, fixed, climb, share):
 @_fast
 def _split(values, count, fixed, climb, share, bits, start, stop, whole, r0, r1,
            lower, upper, below, above):  # fmt: skip
-    """Where the pieces of the rows [r0, r1) lie: two slots of a padded column, and value x length."""
+    """Where pieces of the rows [r0, r1) lie: two slots of a padded column, and value x length."""
     mask = np.int32((1 << bits) - 1)
     top = np.int32(count + 1)
     zero = np.int32(0)

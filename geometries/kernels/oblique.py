@@ -10,6 +10,8 @@ Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-cont
 float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
 and detector; planes outside are never read, and written as zeros. `views` selects views of the
 scan.
+
+Scratch a thread: 128 KiB for a box of the adjoint, and 16 bytes a cell along each axis.
 """
 
 from __future__ import annotations
