@@ -8,5 +8,6 @@ from solvers.cgls import cgls
 from solvers.result import SolverResult
 from solvers.sirt import sirt
 from solvers.tv import tv
+from solvers.vcd import vcd
 
-__all__ = ["SolverResult", "cgls", "sirt", "tv"]
+__all__ = ["SolverResult", "cgls", "sirt", "tv", "vcd"]

@@ -150,11 +150,7 @@ def cgls(
         if not run.last:
             p = add_scaled(s, turn, p)
         g = np.where(run.active, following, g)
-        residual = np.sqrt(rr)
-        met = run.active & (np.sqrt(following) <= bound) if normal_rtol else None
-        if met is not None:
-            # The residual's own test comes first; `completed` makes it.
-            run.stop(met & (residual > run.bound), LEAST_SQUARES_REACHED, True)
-        run.completed(residual, x, lambda: {"x": x, "r": r, "p": p, "g": g})
+        small = (np.sqrt(following) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
+        run.completed(np.sqrt(rr), x, lambda: {"x": x, "r": r, "p": p, "g": g}, ended=small)
     run.x = x
     return run.result()

@@ -46,6 +46,8 @@ class Run:
         What else identifies the solve: numbers, arrays, functionals.
     tolerances
         Further tolerances of the solver; like rtol and atol they may change on resuming.
+    by_residual
+        Whether a small residual ends the solve; with a prior an exact fit is not the aim.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Run:
         keep: Any = None,
         settings: Mapping[str, Any] | None = None,
         tolerances: Mapping[str, float] | None = None,
+        by_residual: bool = True,
     ) -> None:
         self.limit = controls.whole("iterations", iterations)
         self._rtol = controls.non_negative("rtol", rtol)
@@ -89,6 +92,7 @@ class Run:
         self._reasons: dict[tuple[int, ...], tuple[str, bool]] = {}
         self.active = np.ones(self.batch, bool)
         self._saved_at = -1
+        self._by_residual = by_residual
         self._tolerances = {"rtol": self._rtol, "atol": self._atol, **(tolerances or {})}
         if checkpoint_directory is not None or resume is not None:
             self._checkpoints = Checkpointer(
@@ -111,6 +115,11 @@ class Run:
         return self.iteration < self.limit and bool(self.active.any())
 
     @property
+    def watched(self) -> bool:
+        """Whether a callback sees the iterates."""
+        return self._callback is not None
+
+    @property
     def last(self) -> bool:
         """Whether the iteration under way is the last one, and nothing will resume from it."""
         return self.iteration + 1 >= self.limit and self._checkpoints is None
@@ -122,7 +131,8 @@ class Run:
         self.bound = self._atol + self._rtol * norm
         if self.restored is None:
             self.history = [residual]
-        self.stop(self.active & (self.history[-1] <= self.bound), RESIDUAL_REACHED, True)
+        if self._by_residual:
+            self.stop(self.history[-1] <= self.bound, RESIDUAL_REACHED, True)
 
     def stop(self, members: np.ndarray, reason: str, converged: bool) -> None:
         """End these members of the batch."""
@@ -136,17 +146,32 @@ class Run:
         x: Any,
         state: Callable[[], dict[str, Any]],
         record: Mapping[str, float] | None = None,
+        ended: tuple[np.ndarray, str] | None = None,
     ) -> None:
-        """Close an iteration: history, tolerance, checkpoint, callback, progress bar.
+        """Close an iteration: history, tolerances, checkpoint, callback, progress bar.
 
-        Members that have ended keep their last norm.
+        Parameters
+        ----------
+        residual
+            `|y - A x|` of each member; members that ended earlier keep their last norm.
+        x
+            The solution now.
+        state
+            Makes what a checkpoint holds.
+        record
+            Values for `histories`.
+        ended
+            Members that meet another tolerance of the solver, and its reason.
         """
         self.iteration += 1
         self.x = x
         self.history.append(np.where(self.active, residual, self.history[-1]))
         for name, value in (record or {}).items():
             self.histories.setdefault(name, []).append(float(value))
-        self.stop(self.active & (residual <= self.bound), RESIDUAL_REACHED, True)
+        if self._by_residual:
+            self.stop(residual <= self.bound, RESIDUAL_REACHED, True)
+        if ended is not None:
+            self.stop(*ended, True)
         if self._checkpoints is not None:
             due = self._checkpoints.due(self.iteration) or not self.going
             if due:

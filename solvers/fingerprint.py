@@ -1,0 +1,153 @@
+"""Digests that tell whether two solves are the same problem.
+
+An operator, a functional, an array, a function or a plain value enters by what it is made of:
+class names, settings, and sha256 over shape, dtype and row-major bytes of its arrays. Functions
+enter by code, constants and closure. Nothing here is stored as such; only digests are.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+
+__all__ = ["array_digest", "fingerprint"]
+
+_BLOCK = 1 << 20
+
+
+def fingerprint(value: Any) -> str:
+    """The sha256 of everything that `value` is made of, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    _feed(digest, value, {})
+    return digest.hexdigest()
+
+
+def array_digest(x: Any) -> str:
+    """The sha256 of an array's shape, dtype and row-major bytes."""
+    digest = hashlib.sha256()
+    _feed_array(digest, x)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(
+        value, Enum
+    ):
+        digest.update(f"{type(value).__name__}:{value!r};".encode())
+        return
+    if isinstance(value, Enum):
+        digest.update(f"{type(value).__qualname__}.{value.name};".encode())
+        return
+    if isinstance(value, (np.dtype, type)):
+        digest.update(f"type:{value!r};".encode())
+        return
+    if id(value) in seen:
+        digest.update(f"again:{seen[id(value)][0]};".encode())
+        return
+    # The value is kept as well: a temporary's id could otherwise come again.
+    seen[id(value)] = (len(seen), value)
+    if isinstance(value, np.generic):
+        _feed_array(digest, np.asarray(value))
+    elif arrays.is_array(value):
+        _feed_array(digest, value)
+    elif isinstance(value, Mapping):
+        digest.update(f"mapping:{len(value)};".encode())
+        for key in sorted(value, key=str):
+            digest.update(f"{key!s}=".encode())
+            _feed(digest, value[key], seen)
+    elif isinstance(value, (tuple, list)):
+        digest.update(f"{type(value).__name__}:{len(value)};".encode())
+        for entry in value:
+            _feed(digest, entry, seen)
+    elif isinstance(value, (set, frozenset)):
+        _feed(digest, sorted(map(str, value)), seen)
+    elif isinstance(value, types.FunctionType):
+        _feed_function(digest, value, seen)
+    elif hasattr(value, "py_func"):  # compiled by Numba
+        _feed(digest, value.py_func, seen)
+    elif isinstance(value, functools.partial):
+        _feed(digest, [value.func, value.args, value.keywords], seen)
+    elif isinstance(value, types.MethodType):
+        _feed_function(digest, value.__func__, seen)
+        _feed(digest, value.__self__, seen)
+    elif isinstance(value, types.CodeType):
+        digest.update(value.co_code)
+        _feed(digest, [c for c in value.co_consts if c is not value.co_name], seen)
+        _feed(digest, list(value.co_names), seen)
+    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType, np.ufunc)):
+        digest.update(f"named:{getattr(value, '__name__', value)!r};".encode())
+    else:
+        _feed_object(digest, value, seen)
+
+
+def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
+    kind = type(value)
+    digest.update(f"object:{kind.__module__}.{kind.__qualname__};".encode())
+    parts = getattr(value, "__dict__", None)
+    if parts is None:
+        slots = getattr(kind, "__slots__", ())
+        slots = (slots,) if isinstance(slots, str) else slots
+        parts = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    if hasattr(value, "domain") and hasattr(value, "codomain") and hasattr(value, "__getstate__"):
+        # Operators leave their caches out of their state.
+        parts = value.__getstate__()
+    own = {
+        name: part
+        for name, part in parts.items()
+        if not name.startswith("_cache")
+        and name not in ("_residents", "_frozen")
+        and not isinstance(getattr(kind, name, None), functools.cached_property)
+        and not type(part).__name__.endswith(("lock", "Lock"))
+    }
+    if not own:
+        shown = repr(value)
+        digest.update(b"opaque;" if " at 0x" in shown else shown.encode())
+    _feed(digest, own, seen)
+
+
+def _feed_function(digest: Any, function: types.FunctionType, seen: dict[int, Any]) -> None:
+    digest.update(b"function;")
+    _feed(digest, function.__code__, seen)
+    _feed(digest, function.__defaults__, seen)
+    _feed(digest, function.__kwdefaults__, seen)
+    for cell in function.__closure__ or ():
+        try:
+            _feed(digest, cell.cell_contents, seen)
+        except ValueError:  # a cell that was never filled
+            digest.update(b"empty;")
+    # Globals enter where they are data or functions of the same module.
+    for name in function.__code__.co_names:
+        found = function.__globals__.get(name)
+        if arrays.is_array(found) or isinstance(found, (bool, int, float, str, tuple)):
+            digest.update(f"global {name}=".encode())
+            _feed(digest, found, seen)
+        elif isinstance(found, types.FunctionType) and found.__module__ == function.__module__:
+            _feed(digest, found, seen)
+
+
+def _feed_array(digest: Any, x: Any) -> None:
+    kind = str(getattr(x, "dtype", type(x))).rsplit(".", 1)[-1]
+    if hasattr(x, "detach"):
+        x = x.detach()
+    if kind == "bfloat16":
+        x = arrays.cast(x, np.dtype("float32"))
+    host = arrays.to_numpy(x)
+    digest.update(f"array:{host.shape}:{kind};".encode())
+    if host.flags.c_contiguous:
+        flat = host.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            digest.update(flat[start : start + _BLOCK].view(np.uint8))
+        return
+    if host.ndim and host.shape[0] > 1 and host.size > _BLOCK:
+        for plane in host:
+            digest.update(np.ascontiguousarray(plane).reshape(-1).view(np.uint8))
+    else:
+        digest.update(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
