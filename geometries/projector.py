@@ -6,6 +6,7 @@ checks of a scan from `geometries/admission.py`, the numbers from `geometries/ke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,6 +67,8 @@ class Projector(LinearOperator):
 
     batched = True
     _exact: ClassVar[bool] = True
+    _host_arrays: ClassVar[Mapping[str, str]] = {"frames": "float64"}
+    _host_out: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -144,10 +147,10 @@ class Projector(LinearOperator):
     # --- hooks ---------------------------------------------------------------------------
 
     def _apply(self, x: Array) -> Array:
-        return hosted(x, self._forward_host, self._adjoint_host, self.name)
+        return hosted(self, x)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(y, self._adjoint_host, self._forward_host, f"{self.name}.H")
+        return hosted(self, y, adjoint=True)
 
     def _make_conjugate(self) -> LinearOperator:
         return self
@@ -215,11 +218,16 @@ class Projector(LinearOperator):
             self.__dict__["_cache_runner"] = found
         return found
 
-    def _forward_host(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self._runner.forward(x))
+    def _forward_host(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        return np.asarray(self._runner.forward(x, out))
 
-    def _adjoint_host(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(self._runner.adjoint(y))
+    def _adjoint_host(self, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        return np.asarray(self._runner.adjoint(y, out))
+
+    @property
+    def _host_orders(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # type: ignore[override]
+        # The kernels of volumes have slices and rows innermost.
+        return None if self.grid.dims == 2 else ((1, 2, 0), (0, 2, 1))
 
 
 class ProjectorColumns(LinearOperator):
@@ -248,10 +256,10 @@ class ProjectorColumns(LinearOperator):
         self.index = arrays.snapshot(index)
 
     def _apply(self, x: Array) -> Array:
-        return hosted(x, self._forward_host, self._adjoint_host, self.name)
+        return hosted(self, x)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(y, self._adjoint_host, self._forward_host, f"{self.name}.H")
+        return hosted(self, y, adjoint=True)
 
     def _make_conjugate(self) -> LinearOperator:
         return self
@@ -274,6 +282,10 @@ class ProjectorColumns(LinearOperator):
         whole = self.base.cost()
         share = self.domain.size / max(self.base.domain.size, 1)
         return Cost(whole.flops * share, whole.read * share, whole.written, 0.0)
+
+    @property
+    def _host_orders(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # type: ignore[override]
+        return None if self.base.grid.dims == 2 else ((1, 0), (0, 2, 1))
 
     def _forward_host(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(self.base._runner.forward_columns(x, arrays.to_numpy(self.index)))

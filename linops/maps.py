@@ -62,6 +62,10 @@ class Operator(ABC):
     # The result may share memory with the input; `calling` copies it where it leaves.
     _host_arrays: ClassVar[Mapping[str, str]] = {}
     # 64-bit tables, with their dtype, that compiled code reads: JAX carries their bits.
+    _host_orders: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    # Axes of domain and codomain, outermost first, as compiled code has them in memory.
+    _host_out: ClassVar[bool] = False
+    # Whether the host functions write into `out`.
 
     def __init__(
         self,
@@ -86,6 +90,9 @@ class Operator(ABC):
         super().__init_subclass__(**options)
         if "__init__" in cls.__dict__:
             cls.__init__ = _freezing(cls.__init__)  # type: ignore[method-assign]
+        if "_aliases" not in cls.__dict__:
+            # What a user's leaf returns may be a view of its input.
+            cls._aliases = not cls._exact
         if "jax" in sys.modules:
             _show_to_jax(cls)
 

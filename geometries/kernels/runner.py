@@ -79,21 +79,23 @@ class PlanarRunner:
             "precision": str(projector.precision),
         }
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        """Line integrals of `x` `(..., y, x)`, shape `(..., view, col)`."""
+    def forward(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Line integrals of `x` `(..., y, x)`, shape `(..., view, col)`; into `out` in C order."""
         batch = x.shape[:-2]
-        out = np.empty((math.prod(batch), *self._sinogram), self._dtype)
-        image = np.ascontiguousarray(x.reshape(len(out), *self._image))
-        self._kernel.forward(self._scan, image, out, **self._options)
-        return out.reshape(*batch, *self._sinogram)
+        shape = (math.prod(batch), *self._sinogram)
+        made = np.empty(shape, self._dtype) if out is None else out.reshape(shape)
+        image = np.ascontiguousarray(x.reshape(len(made), *self._image))
+        self._kernel.forward(self._scan, image, made, **self._options)
+        return made.reshape(*batch, *self._sinogram) if out is None else out
 
-    def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """The transpose: `(..., view, col)` to `(..., y, x)`."""
+    def adjoint(self, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The transpose: `(..., view, col)` to `(..., y, x)`; into `out` in C order."""
         batch = y.shape[:-2]
-        out = np.empty((math.prod(batch), *self._image), self._dtype)
-        sinogram = np.ascontiguousarray(y.reshape(len(out), *self._sinogram))
-        self._kernel.adjoint(self._scan, sinogram, out, **self._options)
-        return out.reshape(*batch, *self._image)
+        shape = (math.prod(batch), *self._image)
+        made = np.empty(shape, self._dtype) if out is None else out.reshape(shape)
+        sinogram = np.ascontiguousarray(y.reshape(len(made), *self._sinogram))
+        self._kernel.adjoint(self._scan, sinogram, made, **self._options)
+        return made.reshape(*batch, *self._image) if out is None else out
 
     def forward_columns(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Line integrals of the cells `index` with values `x` `(..., s)`."""
@@ -161,19 +163,26 @@ class VolumeRunner:
         }
         self._first_cell = (window[4], window[5], window[6])
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        """Line integrals of `x` `(..., z, y, x)`, shape `(..., view, row, col)`."""
+    def forward(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Line integrals of `x` `(..., z, y, x)`, shape `(..., view, row, col)`.
+
+        `out` has rows innermost in memory.
+        """
         batch = x.shape[:-3]
         volume = self._zfast(x, self._volume)
-        out = self._empty(len(volume), self._projections)
-        if out.size:
+        views, rows, cols = self._projections
+        if out is None:
+            made = self._empty(len(volume), self._projections)
+        else:
+            made = np.swapaxes(out, -1, -2).reshape(len(volume), views, cols, rows)
+        if made.size:
             self._kernel.forward(
-                self._scan, volume, out, first_cell=self._first_cell, **self._options
+                self._scan, volume, made, first_cell=self._first_cell, **self._options
             )
-        return _split_batch(np.swapaxes(out, -1, -2), batch)
+        return _split_batch(np.swapaxes(made, -1, -2), batch) if out is None else out
 
-    def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """The transpose: `(..., view, row, col)` to `(..., z, y, x)`."""
+    def adjoint(self, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The transpose: `(..., view, row, col)` to `(..., z, y, x)`; `out` has z innermost."""
         batch = y.shape[:-3]
         # (view, row, col) to (view, col, row): the same move of the middle axis to the end.
         rows = np.swapaxes(y, -1, -2).reshape(
@@ -181,12 +190,17 @@ class VolumeRunner:
         )
         projections = np.ascontiguousarray(rows)
         nz, ny, nx = self._volume
-        out = np.zeros((len(projections), ny, nx, nz), self._dtype)
+        shape = (len(projections), ny, nx, nz)
+        if out is None:
+            made = np.zeros(shape, self._dtype)
+        else:
+            made = np.moveaxis(out, -3, -1).reshape(shape)
+            made[...] = 0
         if projections.size:
             self._kernel.adjoint(
-                self._scan, projections, out, first_cell=self._first_cell, **self._options
+                self._scan, projections, made, first_cell=self._first_cell, **self._options
             )
-        return _split_batch(np.moveaxis(out, -1, 1), batch)
+        return _split_batch(np.moveaxis(made, -1, 1), batch) if out is None else out
 
     def forward_columns(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Line integrals of in-plane positions `index` with values `x` `(..., z, s)`."""

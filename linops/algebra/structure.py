@@ -12,11 +12,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from linops import arrays
 from linops.arrays import Array
 from linops.maps import Operator, _cached_names
 
 __all__ = ["Skeleton", "children", "flatten", "leaves", "rebuilt", "skeleton", "structure"]
+
+Unpack = Callable[[Array, np.dtype], Array]
 
 _UNSEEN = ("name", "_frozen")
 
@@ -88,18 +92,27 @@ class Skeleton:
     parts: tuple[tuple[str, Hashable], ...]
     name: str = field(compare=False)
 
-    def build(self, taken: Iterator[Array]) -> Any:
-        """The operator with arrays from `taken`, in the order in which they were left out."""
-        data = {name: _filled(part, taken) for name, part in self.parts}
+    def build(self, taken: Iterator[Array], unpack: Unpack | None = None) -> Any:
+        """The operator with arrays from `taken`, in the order in which they were left out.
+
+        `unpack(array, dtype)` restores the tables in `_host_arrays` of its class.
+        """
+        data = {name: _filled(part, taken, unpack) for name, part in self.parts}
+        if unpack is not None:
+            for name, dtype in self.cls._host_arrays.items():
+                data[name] = unpack(data[name], np.dtype(dtype))
         return rebuilt(self.cls, self.static, data, self.name)
 
 
 def skeleton(
-    operator: Operator, left_out: Callable[[Array], bool]
+    operator: Operator,
+    left_out: Callable[[Array], bool],
+    pack: Callable[[Array], Array] | None = None,
 ) -> tuple[Skeleton, tuple[Array, ...]]:
     """`operator` without the arrays for which `left_out` is true, and these arrays.
 
-    Other arrays stay in the skeleton and compare by identity.
+    Other arrays stay in the skeleton and compare by identity. `pack` is applied to the tables in
+    `_host_arrays` of a class.
     """
     taken: list[Array] = []
 
@@ -117,6 +130,9 @@ def skeleton(
 
     def whole(node: Operator) -> Skeleton:
         data, static = flatten(node)
+        if pack is not None:
+            for name in type(node)._host_arrays:
+                data[name] = pack(data[name])
         parts = tuple((name, part(value)) for name, value in data.items())
         return Skeleton(type(node), static, parts, node.name)
 
@@ -155,13 +171,13 @@ class _Held:
         return id(self.array)
 
 
-def _filled(part: Any, taken: Iterator[Array]) -> Any:
+def _filled(part: Any, taken: Iterator[Array], unpack: Unpack | None) -> Any:
     if isinstance(part, _Slot):
         return next(taken)
     if isinstance(part, _Several):
-        return tuple(_filled(one, taken) for one in part.parts)
+        return tuple(_filled(one, taken, unpack) for one in part.parts)
     if isinstance(part, Skeleton):
-        return part.build(taken)
+        return part.build(taken, unpack)
     return part.array if isinstance(part, _Held) else part.value
 
 
