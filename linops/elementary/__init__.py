@@ -6,6 +6,7 @@ from linops.elementary.convolve import Convolve
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.fourier import FFT
 from linops.elementary.identity import Cast, Identity, Zero
+from linops.elementary.interpolate import Interpolate
 from linops.elementary.matrix import Matrix
 from linops.elementary.reduce import SumOver
 from linops.elementary.select import Restriction, Scatter
@@ -19,6 +20,7 @@ __all__ = [
     "Crop",
     "Diagonal",
     "Identity",
+    "Interpolate",
     "Matrix",
     "Pad",
     "Reshape",

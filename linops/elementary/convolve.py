@@ -17,7 +17,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.sliding import Line, direct_sum, spectral_sum
-from linops.elementary.windows import _numbered, axis_number
+from linops.elementary.windows import _numbered, axis_number, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of, real_of
@@ -242,8 +242,7 @@ class Convolve(LinearOperator):
         if not padded and not ring:
             lo, hi = max(lo, 0), max(min(hi, n), max(lo, 0))
         shape[i] = hi - lo
-        ends = np.array(self.ends)
-        ends[k] = (-start, n - start)
+        ends = with_row(self.ends, k, np.array([-start, n - start], np.int32))
         return self._rebuilt(
             domain=_reshaped(domain, shape),
             planes=_with(self._planes, k, stop - start),

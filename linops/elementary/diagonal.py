@@ -125,7 +125,9 @@ class Diagonal(LinearOperator):
             return Diagonal(part, space)
         before = min(max(lo - start, 0), stop - start)
         part = arrays.widen(part, number, before, stop - start - before - (hi - lo))
-        return Product([PlaneMask(space, cuts, -start, n - start), Diagonal(part, space)])
+        # Outputs are masked: they are complex where a complex diagonal meets real values.
+        target = resized(self.codomain, cuts, stop - start)
+        return Product([PlaneMask(target, cuts, -start, n - start), Diagonal(part, space)])
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         return None

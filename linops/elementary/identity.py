@@ -76,17 +76,22 @@ class Zero(LinearOperator):
     ----------
     domain, codomain
         The codomain is the domain where it is not given.
+    rule
+        By default axes are aligned between equal shapes, else not.
     """
 
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, domain: AnySpace, codomain: AnySpace | None = None) -> None:
+    def __init__(
+        self, domain: AnySpace, codomain: AnySpace | None = None, *, rule: Rule | None = None
+    ) -> None:
         target = domain if codomain is None else codomain
         tags = {"nonnegative"}
         if domain == target:
             tags |= {"self_adjoint", "psd", "diagonal"}
-        super().__init__(domain, target, _zero_rule(domain, target), tags=tags)
+        rule = _zero_rule(domain, target) if rule is None else rule
+        super().__init__(domain, target, rule, tags=tags)
 
     def _apply(self, x: Any) -> Any:
         return _zeros(x, self.domain, self.codomain)
@@ -95,13 +100,15 @@ class Zero(LinearOperator):
         return _zeros(y, self.codomain, self.domain)
 
     def _make_adjoint(self) -> LinearOperator:
-        return self if "self_adjoint" in self.tags else Zero(self.codomain, self.domain)
+        if "self_adjoint" in self.tags:
+            return self
+        return Zero(self.codomain, self.domain, rule=self.rule.adjoint())
 
     def _make_conjugate(self) -> LinearOperator:
         return self
 
     def _complexified(self) -> LinearOperator:
-        return Zero(self.domain.complexified(), self.codomain.complexified())
+        return Zero(self.domain.complexified(), self.codomain.complexified(), rule=self.rule)
 
     def _diagonal(self) -> Array | None:
         return self.domain.zeros() if self.domain.shape == self.codomain.shape else None
@@ -119,7 +126,7 @@ class Zero(LinearOperator):
         )
         domain = resized(self.domain, left, stop - start)
         codomain = resized(self.codomain, right, stop - start)
-        return Zero(domain, codomain)
+        return Zero(domain, codomain, rule=self.rule)
 
     def _cost(self) -> Cost:
         return Cost(0.0, 0.0, Cost.streaming(self.domain, self.codomain).written)
@@ -148,6 +155,9 @@ class Cast(LinearOperator):
                 "by complex extension"
             )
         super().__init__(domain, codomain, _window_rule(domain, ()))
+        self._aliases = any(
+            a.dtype == b.dtype for a, b in zip(domain.members, codomain.members, strict=True)
+        )
 
     def _apply(self, x: Any) -> Any:
         return _cast(x, self.codomain)

@@ -30,6 +30,7 @@ __all__ = [
     "axis_number",
     "resized",
     "resized_one",
+    "with_row",
 ]
 
 Cut = tuple[int, int]
@@ -66,9 +67,18 @@ class Crop(LinearOperator):
         self._cuts = tuple(cuts)
 
     @classmethod
-    def along(cls, space: AnySpace, cuts: Sequence[Cut], start: int, stop: int) -> Crop:
-        """The crop of several members of `space` to one range of planes."""
-        return _make(Crop, space, resized(space, cuts, stop - start), [(*c, start) for c in cuts])
+    def along(
+        cls,
+        space: AnySpace,
+        cuts: Sequence[Cut],
+        start: int,
+        stop: int,
+        members: tuple[Member, ...] | None = None,
+    ) -> Crop:
+        """The crop of several members of `space` to one range of planes; `members` as for
+        `PlaneMask`."""
+        small = resized(space, cuts, stop - start)
+        return _make(Crop, space, small, [(*c, start) for c in cuts], members)
 
     def _apply(self, x: Any) -> Any:
         return _crop(x, self.codomain, self._cuts)
@@ -77,10 +87,11 @@ class Crop(LinearOperator):
         return _pad(y, self.domain, self._cuts)
 
     def _make_adjoint(self) -> LinearOperator:
-        return _make(Pad, self.codomain, self.domain, self._cuts)
+        return _make(Pad, self.codomain, self.domain, self._cuts, self.rule.domain)
 
     def _complexified(self) -> LinearOperator:
-        return _make(Crop, self.domain.complexified(), self.codomain.complexified(), self._cuts)
+        spaces = self.domain.complexified(), self.codomain.complexified()
+        return _make(Crop, *spaces, self._cuts, self.rule.domain)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         shift = _shift(self.rule, self._cuts, axis)
@@ -93,7 +104,8 @@ class Crop(LinearOperator):
         kept = [cut for cut in self._cuts if cut[:2] not in cuts]
         lo, hi = self._input_range(axis, start, stop)
         source = resized(self.domain, cuts, hi - lo)
-        return _make(Crop, source, resized(self.codomain, cuts, stop - start), kept)
+        target = resized(self.codomain, cuts, stop - start)
+        return _make(Crop, source, target, kept, self.rule.domain)
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.codomain, self.codomain, 0.0)
@@ -128,9 +140,18 @@ class Pad(LinearOperator):
         self._cuts = tuple(cuts)
 
     @classmethod
-    def along(cls, space: AnySpace, cuts: Sequence[Cut], start: int, stop: int) -> Pad:
-        """From planes `start` to `stop` into several members of `space`."""
-        return _make(Pad, resized(space, cuts, stop - start), space, [(*c, start) for c in cuts])
+    def along(
+        cls,
+        space: AnySpace,
+        cuts: Sequence[Cut],
+        start: int,
+        stop: int,
+        members: tuple[Member, ...] | None = None,
+    ) -> Pad:
+        """From planes `start` to `stop` into several members of `space`; `members` as for
+        `PlaneMask`."""
+        small = resized(space, cuts, stop - start)
+        return _make(Pad, small, space, [(*c, start) for c in cuts], members)
 
     def _apply(self, x: Any) -> Any:
         return _pad(x, self.codomain, self._cuts)
@@ -139,10 +160,11 @@ class Pad(LinearOperator):
         return _crop(y, self.domain, self._cuts)
 
     def _make_adjoint(self) -> LinearOperator:
-        return _make(Crop, self.codomain, self.domain, self._cuts)
+        return _make(Crop, self.codomain, self.domain, self._cuts, self.rule.domain)
 
     def _complexified(self) -> LinearOperator:
-        return _make(Pad, self.domain.complexified(), self.codomain.complexified(), self._cuts)
+        spaces = self.domain.complexified(), self.codomain.complexified()
+        return _make(Pad, *spaces, self._cuts, self.rule.domain)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         shift = _shift(self.rule, self._cuts, axis)
@@ -159,7 +181,8 @@ class Pad(LinearOperator):
         kept = [cut for cut in self._cuts if cut[:2] not in cuts]
         shifted = [(*cut, min(max(first - lo, 0), stop - start)) for cut in cuts]
         source = resized(self.domain, cuts, last - first)
-        return _make(Pad, source, resized(self.codomain, cuts, stop - start), kept + shifted)
+        target = resized(self.codomain, cuts, stop - start)
+        return _make(Pad, source, target, kept + shifted, self.rule.domain)
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, 0.0)
@@ -182,8 +205,10 @@ class PlaneWindow(LinearOperator):
         cuts: Sequence[Cut],
         offset: Any,
         wrap: int | None = None,
+        members: tuple[Member, ...] | None = None,
     ) -> None:
-        super().__init__(domain, codomain, _window_rule(domain, [(*c, 0) for c in cuts], True))
+        rule = _window_rule(domain, [(*c, 0) for c in cuts], True, members)
+        super().__init__(domain, codomain, rule)
         self._positions = tuple(cuts)
         self.offset = _int32(offset)
         self._wrap = wrap
@@ -195,7 +220,9 @@ class PlaneWindow(LinearOperator):
         return self.H._apply(y)
 
     def _make_adjoint(self) -> LinearOperator:
-        return PlaneWindow(self.codomain, self.domain, self._positions, -self.offset, self._wrap)
+        spaces = self.codomain, self.domain
+        members = self.rule.domain
+        return PlaneWindow(*spaces, self._positions, -self.offset, self._wrap, members)
 
     def _complexified(self) -> LinearOperator:
         return PlaneWindow(
@@ -204,6 +231,7 @@ class PlaneWindow(LinearOperator):
             self._positions,
             self.offset,
             self._wrap,
+            self.rule.domain,
         )
 
     def _move(self, x: Any, target: AnySpace) -> Any:
@@ -247,7 +275,7 @@ class PlaneMask(LinearOperator):
         end: Any,
         members: tuple[Member, ...] | None = None,
     ) -> None:
-        rule = _identity_rule(space) if members is None else Rule(members, members)
+        rule = _window_rule(space, (), members=members)
         super().__init__(space, space, rule, tags=("self_adjoint", "psd", "diagonal"))
         self._positions = tuple(cuts)
         self.begin, self.end = _int32(begin), _int32(end)
@@ -289,6 +317,13 @@ def axis_number(space: Space, axis: str | int) -> int:
     return number
 
 
+def with_row(table: Array, number: int, row: Array) -> Array:
+    """A table of planes with another row; a new one, in the namespace of the table."""
+    xp = arrays.namespace(table)
+    row = xp.reshape(arrays.convert(row, table), (1, -1))
+    return xp.concat([table[:number, ...], row, table[number + 1 :, ...]])
+
+
 def resized(space: AnySpace, cuts: Sequence[Cut], extent: int) -> AnySpace:
     """`space` with another extent along the given axes."""
     members = list(space.members)
@@ -307,10 +342,17 @@ def resized_one(space: Space, position: int, extent: int) -> Space:
 _Window = TypeVar("_Window", Crop, Pad)
 
 
-def _make(cls: type[_Window], domain: AnySpace, codomain: AnySpace, cuts: Any) -> _Window:
+def _make(
+    cls: type[_Window],
+    domain: AnySpace,
+    codomain: AnySpace,
+    cuts: Any,
+    members: tuple[Member, ...] | None = None,
+) -> _Window:
     # Crop and Pad from their parts; the public constructors derive one space from the other.
     operator = object.__new__(cls)
-    LinearOperator.__init__(operator, domain, codomain, _window_rule(domain, cuts))
+    rule = _window_rule(domain, cuts, members=members)
+    LinearOperator.__init__(operator, domain, codomain, rule)
     operator._cuts = tuple(cuts)
     operator.__dict__["_frozen"] = True
     return operator
@@ -328,8 +370,22 @@ def _numbered(count: int) -> list[str]:
     return [f"axis{i}" for i in range(count)]
 
 
-def _window_rule(space: AnySpace, cuts: Sequence[tuple[int, ...]], whole: bool = False) -> Rule:
+def _window_rule(
+    space: AnySpace,
+    cuts: Sequence[tuple[int, ...]],
+    whole: bool = False,
+    members: tuple[Member, ...] | None = None,
+) -> Rule:
     cut = {(c[0], c[1]) for c in cuts}
+    if members is not None:
+        kept = tuple(
+            tuple(
+                Axis(axis.name, splits=not (whole and (m, p) in cut))
+                for p, axis in enumerate(member)
+            )
+            for m, member in enumerate(members)
+        )
+        return Rule(kept, kept)
     names = _names(space)
     shared: dict[str, str] = {}
     for m, p in sorted(cut):
@@ -341,10 +397,6 @@ def _window_rule(space: AnySpace, cuts: Sequence[tuple[int, ...]], whole: bool =
         for m, members in enumerate(names)
     )
     return Rule(row, row)
-
-
-def _identity_rule(space: AnySpace) -> Rule:
-    return _window_rule(space, ())
 
 
 def _cuts_named(rule: Rule, name: str) -> tuple[Cut, ...]:

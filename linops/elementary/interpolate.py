@@ -1,0 +1,356 @@
+"""Linear interpolation at given points, and the adjoint that spreads values back.
+
+The array is zero outside the grid, so values fade over the last half-open plane and the adjoint is
+exact. Points are arrays of the operator's own: where they require a gradient, weights are computed
+from them in every application.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one, with_row
+from linops.errors import DTypeError, ShapeError
+from linops.operator import LinearOperator
+from linops.precision import real_of
+from linops.rule import Axis, Rule
+from linops.space import Space
+
+__all__ = ["Interpolate"]
+
+
+class Interpolate(LinearOperator):
+    """Values at points between the planes, linear along every axis, zero off the grid.
+
+    Parameters
+    ----------
+    space
+        The domain.
+    points
+        Shape `(d, *shape)`: coordinate k of every point along the k-th of `axes`, counted in
+        planes (2.5 is halfway between planes 2 and 3), as `scipy.ndimage.map_coordinates` takes
+        them. The codomain is the other axes, then `shape`.
+    displacement
+        Instead of points, shape `(d, *extents of axes)`: `y[i] = x[i + displacement[i]]`, counted
+        in planes (divide a length by the spacing).
+    axes
+        By name or number; the last d by default.
+    names
+        Names for the axes of the points; by default numbered.
+
+    Raises
+    ------
+    ShapeError
+        Where points and axes do not fit, or neither or both of points and displacement are given.
+    DTypeError
+        Where coordinates are not real.
+
+    Notes
+    -----
+    A point nearer than one plane to the grid still sees its border, and zeros beyond
+    (`mode="grid-constant"` in SciPy). A point that is not finite gives zero.
+
+    >>> import numpy as np
+    >>> A = Interpolate(Space(3), np.array([[0.5, 2.0, 2.75]]))
+    >>> A @ np.array([1, 2, 4], "float32")
+    array([1.5, 4. , 1. ], dtype=float32)
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+    domain: Space
+    codomain: Space
+
+    def __init__(
+        self,
+        space: Space,
+        points: Any = None,
+        *,
+        displacement: Any = None,
+        axes: str | int | Sequence[str | int] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(space, Space):
+            raise ShapeError("Interpolate takes one array: pick a member of the product first")
+        if (points is None) == (displacement is None):
+            raise ShapeError("Interpolate takes points or a displacement, one of the two")
+        given = _checked(displacement if points is None else points)
+        count = int(given.shape[0])
+        if axes is None:
+            axes = tuple(range(space.ndim - count, space.ndim))
+        elif isinstance(axes, (str, int)):
+            axes = (axes,)
+        numbers = tuple(axis_number(space, axis) for axis in axes)
+        if count == 0 or len(numbers) != count or len(set(numbers)) != count:
+            raise ShapeError(
+                f"Interpolate: the first axis of the points counts their coordinates, one for each "
+                f"of the axes {tuple(axes)!r} of {space}; got shape {tuple(given.shape)}"
+            )
+        shape = tuple(int(n) for n in given.shape[1:])
+        extents = tuple(space.shape[i] for i in numbers)
+        coordinates = tuple(given[k, ...] for k in range(count))
+        if points is None:
+            if shape != extents:
+                raise ShapeError(
+                    f"Interpolate: a displacement has shape {(count, *extents)}, got "
+                    f"{tuple(given.shape)}"
+                )
+            coordinates = tuple(_shifted(part, k) for k, part in enumerate(coordinates))
+        others = [i for i in range(space.ndim) if i not in numbers]
+        left = space.axes or tuple(_numbered(space.ndim))
+        named = points is None and space.axes is not None
+        own = _own_names(left, numbers, len(shape), names, named)
+        ranges = np.array([[0, 0, n] for n in extents], np.int32).reshape(-1, 3)
+        rule = Rule(
+            (tuple(map(Axis, left)),),
+            (tuple(Axis(name) for name in (*(left[i] for i in others), *own)),),
+            (tuple(map(Axis, own)),) * count,
+        )
+        codomain = Space(
+            (*(space.shape[i] for i in others), *shape),
+            space.dtype,
+            (*(left[i] for i in others), *own),
+            None
+            if space.spacing is None or points is not None
+            else tuple(space.spacing[i] for i in (*others, *numbers)),
+        )
+        self._set_up(space, codomain, rule, numbers, coordinates, ranges)
+
+    def _set_up(
+        self,
+        domain: Space,
+        codomain: Space,
+        rule: Rule,
+        numbers: tuple[int, ...],
+        points: tuple[Array, ...],
+        ranges: np.ndarray,
+    ) -> None:
+        # ranges: of every axis, the plane of the grid that is plane 0 of the input, and the range
+        # of input planes that are on the grid.
+        LinearOperator.__init__(self, domain, codomain, rule, tags=("nonnegative",))
+        self.points = tuple(map(arrays.snapshot, points))
+        self.ranges = arrays.snapshot(ranges)
+        self._numbers = numbers
+
+    def _apply(self, x: Array) -> Array:
+        xp = arrays.namespace(x)
+        flat, batch = self._flat(x)
+        if self._extent() == 0:
+            return arrays.zeros((*batch, *self.codomain.shape), self.codomain.dtype, x)
+        total: Any = None
+        for index, weight in self._corners(x):
+            part = arrays.take_last(flat, index) * weight
+            total = part if total is None else total + part
+        return xp.reshape(total, (*batch, *self.codomain.shape))
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return self._spread(y, 1)
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _complexified(self) -> LinearOperator:
+        return self._rebuilt(self.domain.complexified(), self.codomain.complexified())
+
+    def _gram_diagonal(self, weights: Array | None) -> Array:
+        w = weights
+        if w is None:
+            w = arrays.ones(self.codomain.shape, real_of(self.codomain.dtype), self.points[0])
+        return self._spread(w, 2)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        from linops.algebra.product import Product
+
+        left = [a.name for a in self.rule.domain[0]]
+        right = [a.name for a in self.rule.codomain[0]]
+        if axis not in left:
+            j = right.index(axis)
+            position = j - len(right)
+            n = self.codomain.shape[j]
+            lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
+            hi = max(lo, hi)
+            before = min(max(lo - start, 0), stop - start)
+            points = tuple(
+                arrays.widen(
+                    arrays.narrow(part, position, lo, hi),
+                    position,
+                    before,
+                    stop - start - before - (hi - lo),
+                )
+                for part in self.points
+            )
+            codomain = resized_one(self.codomain, j, stop - start)
+            block = self._rebuilt(self.domain, codomain, points)
+            if not padded:
+                return block
+            mask = PlaneMask(codomain, [(0, j)], -start, n - start, self.rule.codomain)
+            return Product([mask, block])
+        i = left.index(axis)
+        n = self.domain.shape[i]
+        domain = resized_one(self.domain, i, stop - start)
+        if axis in right:
+            j = right.index(axis)
+            block = self._rebuilt(domain, resized_one(self.codomain, j, stop - start))
+            if not padded:
+                return block
+            mask = PlaneMask(domain, [(0, i)], -start, n - start, self.rule.domain)
+            return Product([block, mask])
+        k = self._numbers.index(i)
+        xp = arrays.namespace(self.ranges)
+        row = self.ranges[k, ...]
+        bounds = xp.clip(row[1:] - start, 0, stop - start)
+        row = xp.concat([row[:1] + start, bounds])
+        return self._rebuilt(domain, ranges=with_row(self.ranges, k, row))
+
+    def _cost(self) -> Cost:
+        corners = 2.0 ** len(self._numbers)
+        streaming = Cost.streaming(self.domain, self.codomain, 2 * corners * self.codomain.size)
+        size = arrays.dtype_of(self.points[0]).itemsize * math.prod(self.points[0].shape)
+        read = streaming.read + size * len(self.points)
+        return Cost(streaming.flops, read, streaming.written, streaming.written)
+
+    def _rebuilt(
+        self,
+        domain: Space,
+        codomain: Space | None = None,
+        points: tuple[Array, ...] | None = None,
+        ranges: np.ndarray | None = None,
+    ) -> Interpolate:
+        operator = object.__new__(Interpolate)
+        operator._set_up(
+            domain,
+            self.codomain if codomain is None else codomain,
+            self.rule,
+            self._numbers,
+            self.points if points is None else points,
+            self.ranges if ranges is None else ranges,
+        )
+        operator.__dict__["_frozen"] = True
+        return operator
+
+    def _flat(self, x: Array) -> tuple[Array, tuple[int, ...]]:
+        """`x` with the interpolated axes last and as one, and its batch axes."""
+        n = self.domain.ndim
+        xp = arrays.namespace(x)
+        lead = x.ndim - n
+        batch = tuple(x.shape)[:lead]
+        others = [i for i in range(n) if i not in self._numbers]
+        order = (*range(lead), *(lead + i for i in (*others, *self._numbers)))
+        if order != tuple(range(x.ndim)):
+            x = xp.permute_dims(x, order)
+        shape = (*batch, *(self.domain.shape[i] for i in others), self._extent())
+        return xp.reshape(x, shape), batch
+
+    def _spread(self, y: Array, power: int) -> Array:
+        n = self.domain.ndim
+        xp = arrays.namespace(y)
+        others = [i for i in range(n) if i not in self._numbers]
+        lead = y.ndim - self.codomain.ndim
+        batch = tuple(y.shape)[:lead]
+        count = math.prod(self.points[0].shape)
+        flat = xp.reshape(y, (*batch, *(self.domain.shape[i] for i in others), count))
+        total: Any = None
+        for index, weight in self._corners(y):
+            part = arrays.scatter_add(flat * weight**power, index, self._extent())
+            total = part if total is None else total + part
+        moved = (*others, *self._numbers)
+        out = xp.reshape(total, (*batch, *(self.domain.shape[i] for i in moved)))
+        order = (*range(lead), *(lead + moved.index(i) for i in range(n)))
+        return out if order == tuple(range(out.ndim)) else xp.permute_dims(out, order)
+
+    def _extent(self) -> int:
+        return math.prod(self.domain.shape[i] for i in self._numbers)
+
+    def _corners(self, like: Array) -> list[tuple[Array, Array]]:
+        """Flat index (-1 off the grid) and weight of the 2^d neighbours of every point."""
+        fixed = not any(map(arrays.requires_gradient, (*self.points, self.ranges)))
+        cache = self.__dict__.setdefault("_cache_resident", {}) if fixed else {}
+        if "corners" not in cache:
+            corners = self._computed()
+            if any(arrays.is_traced(weight) for _, weight in corners):
+                # Of this trace alone.
+                return corners
+            cache["corners"] = corners
+        return [
+            (
+                arrays.resident(cache, f"index{c}", index, like),
+                arrays.resident(cache, f"weight{c}", weight, like),
+            )
+            for c, (index, weight) in enumerate(cache["corners"])
+        ]
+
+    def _computed(self) -> list[tuple[Array, Array]]:
+        extents = tuple(self.domain.shape[i] for i in self._numbers)
+        dtype = real_of(self.domain.dtype)
+        xp = arrays.namespace(self.points[0])
+        ranges = arrays.convert(self.ranges, self.points[0])
+        pairs = []
+        for k, part in enumerate(self.points):
+            flat = xp.reshape(part, (-1,))
+            finite = xp.isfinite(flat)
+            flat = xp.where(finite, flat, arrays.zeros((), arrays.dtype_of(flat), flat) - 2)
+            # Planes beyond these are off the grid whatever they are, and fit an int32.
+            flat = xp.clip(flat, -2.0, float(2**30))
+            floor = xp.floor(flat)
+            fraction = flat - floor
+            low = arrays.cast(floor, np.dtype("int32")) - ranges[k, 0]
+            sides = []
+            for index, weight in ((low, 1 - fraction), (low + 1, fraction)):
+                inside = (index >= ranges[k, 1]) & (index < ranges[k, 2])
+                sides.append((index, inside, arrays.cast(weight, dtype)))
+            pairs.append(sides)
+        corners = []
+        for chosen in itertools.product(*pairs):
+            index, inside, weight = chosen[0]
+            for extent, (i, on, w) in zip(extents[1:], chosen[1:], strict=True):
+                index, inside, weight = index * extent + i, inside & on, weight * w
+            corners.append((xp.where(inside, index, xp.zeros_like(index) - 1), weight))
+        return corners
+
+
+def _checked(points: Any) -> Array:
+    if not arrays.is_array(points):
+        points = np.asarray(points)
+    kind = arrays.dtype_of(points).kind
+    if kind not in "iuf":
+        raise DTypeError(f"Interpolate: coordinates are real numbers, got dtype {points.dtype}")
+    if points.ndim == 0:
+        raise ShapeError("Interpolate: points have a first axis of coordinates, got a scalar")
+    exact = np.dtype("float64" if arrays.is_numpy(points) else "float32")
+    return points if kind == "f" else arrays.cast(points, exact)
+
+
+def _shifted(part: Array, axis: int) -> Array:
+    """A displacement plus the coordinate of each grid point along `axis`."""
+    shape = [1] * part.ndim
+    shape[axis] = int(part.shape[axis])
+    plane = np.arange(part.shape[axis], dtype=arrays.dtype_of(part)).reshape(shape)
+    return part + arrays.convert(plane, part)
+
+
+def _own_names(
+    left: Sequence[str],
+    numbers: Sequence[int],
+    count: int,
+    names: Sequence[str] | None,
+    named: bool,
+) -> list[str]:
+    if names is None:
+        names = [left[i] for i in numbers] if named else [f"point{j}" for j in range(count)]
+    elif len(names) != count:
+        raise ShapeError(f"Interpolate: {count} axes of points, got the names {tuple(names)!r}")
+    taken, found = set(left), []
+    for name in names:
+        while name in taken:
+            name += "2"
+        taken.add(name)
+        found.append(name)
+    return found
