@@ -24,6 +24,7 @@ __all__ = [
     "cast",
     "combine",
     "convert",
+    "copy",
     "dtype_of",
     "exemplar",
     "gather_planes",
@@ -33,6 +34,7 @@ __all__ = [
     "is_torch",
     "is_traced",
     "loop",
+    "may_share_memory",
     "namespace",
     "narrow",
     "ones",
@@ -218,6 +220,29 @@ def snapshot(x: Array) -> Array:
     return x
 
 
+def copy(x: Array) -> Array:
+    """`x` in memory of its own; JAX arrays, which nobody can write to, as they are."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if is_torch(x):
+        return x.clone()
+    return x if is_jax(x) else namespace(x).asarray(x, copy=True)
+
+
+def may_share_memory(a: Array, b: Array) -> bool:
+    """Whether writing into `a` may change `b`; never for JAX arrays."""
+    if type(a) is np.ndarray or type(b) is np.ndarray:
+        return is_numpy(a) and is_numpy(b) and np.may_share_memory(a, b)
+    if is_jax(a) or is_jax(b):
+        return False
+    if is_torch(a) and is_torch(b):
+        try:
+            return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+        except (RuntimeError, NotImplementedError):  # wrapped by torch.func, or without storage
+            return True
+    return type(a) is type(b)
+
+
 def resident(cache: dict[Any, Array], name: str, constant: Array, like: Array) -> Array:
     """An operator's constant in the namespace and on the device of `like`, kept in `cache`.
 
@@ -281,6 +306,8 @@ def combine(real: Array, imaginary: Array) -> Array:
 
 def narrow(x: Array, axis: int, start: int, stop: int) -> Array:
     """The planes `start` to `stop` along a negative `axis`; a view where the library has them."""
+    if stop <= start:
+        start = stop = 0  # no namespace has to take an empty slice beyond the end
     return x[(..., slice(start, stop)) + (slice(None),) * (-axis - 1)]
 
 

@@ -220,7 +220,12 @@ def _looped(
             for part, member in zip(parts, source.members, strict=True)
         ]
     if arrays.is_jax(flat[0]):
-        return _mapped(hook, flat, batch, source, target, owner)
+        try:
+            return _mapped(hook, flat, batch, source, target, owner)
+        except TypeError:
+            # Host code, which takes values and no tracers: one element at a time.
+            if any(map(arrays.is_traced, flat)):
+                raise
     results = []
     for i in range(count):
         element = tuple(part[i, ...] for part in flat)
@@ -281,15 +286,13 @@ def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
 
 
 def _unaliased(y: Any, x: Any) -> Any:
-    sources = x if isinstance(x, tuple) else (x,)
+    taken = list(x) if isinstance(x, tuple) else [x]
 
     def fresh(part: Array) -> Array:
-        if type(part) is np.ndarray:
-            shared = any(np.may_share_memory(part, s) for s in sources if arrays.is_numpy(s))
-            return part.copy() if shared else part
-        if arrays.is_torch(part):
-            return part.clone()
-        return part
+        # Members of a result must not share memory either.
+        own = arrays.copy(part) if any(arrays.may_share_memory(part, t) for t in taken) else part
+        taken.append(own)
+        return own
 
     return tuple(fresh(part) for part in y) if isinstance(y, tuple) else fresh(y)
 

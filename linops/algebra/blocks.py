@@ -96,7 +96,8 @@ def crop_outputs(
     """Planes `start` to `stop` of an operator's output, the axis named as in `rule`."""
     from linops.algebra.arithmetic import flat_product
 
-    crop = Crop.along(operator.codomain, positions(rule.codomain, name), start, stop)
+    cuts = positions(rule.codomain, name)
+    crop = Crop.along(operator.codomain, cuts, start, stop, rule.codomain)
     return flat_product([crop, operator])
 
 
@@ -115,23 +116,26 @@ def weakened(
     extended); a smaller halo is cut out of a larger one.
     """
     own, rule = term.rule.relation(name), term.rule
+    plain = (start - rule.halo(name), stop + rule.halo(name))
+    if own is Relation.ALIGNED and relation is not Relation.PRODUCED:
+        if term._input_range(name, start, stop) != plain:
+            return None
+        if relation is Relation.CONTRACTED and extent_of(
+            term.domain, rule.domain, name
+        ) != extent_of(term.codomain, rule.codomain, name):
+            return None
     inner = term.block(name, start, stop, padded)
     cuts = positions(rule.domain, name)
     parts: list[Operator] = [inner]
     if relation is Relation.CONTRACTED and own is Relation.ALIGNED:
         out = positions(rule.codomain, name)
-        parts.insert(0, _extend(term.codomain, out, start, stop, padded))
+        parts.insert(0, _extend(term.codomain, out, start, stop, padded, rule.codomain))
     if relation is Relation.PRODUCED:
         if own is Relation.ALIGNED:
             lo, hi = term._input_range(name, start, stop)
-            parts.append(_restrict(term.domain, cuts, lo, hi, padded))
-    elif own is Relation.ALIGNED and term._input_range(name, start, stop) != (
-        start - rule.halo(name),
-        stop + rule.halo(name),
-    ):
-        return None
+            parts.append(_restrict(term.domain, cuts, lo, hi, padded, rule.domain))
     else:
-        lo, hi = start - rule.halo(name), stop + rule.halo(name)
+        lo, hi = plain
         wide = (start - halo, stop + halo)
         if not padded:
             n = extent_of(term.domain, rule.domain, name)
@@ -139,7 +143,7 @@ def weakened(
             wide = _clipped(*wide, n)
         if (lo, hi) != wide:
             larger = resized(term.domain, cuts, wide[1] - wide[0])
-            parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0]))
+            parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0], rule.domain))
     return _chained(parts)
 
 
@@ -172,7 +176,7 @@ def _default(
     parts: list[LinearOperator] = [operator]
     if relation in (Relation.ALIGNED, Relation.PRODUCED):
         cuts = positions(rule.codomain, name)
-        parts.insert(0, _restrict(operator.codomain, cuts, start, stop, padded))
+        parts.insert(0, _restrict(operator.codomain, cuts, start, stop, padded, rule.codomain))
     if relation is Relation.ALIGNED:
         lo, hi = operator._input_range(name, start, stop)
     else:
@@ -180,45 +184,57 @@ def _default(
     if relation in (Relation.ALIGNED, Relation.CONTRACTED):
         cuts = positions(rule.domain, name)
         n = extent_of(operator.domain, rule.domain, name)
-        if rule.periodic(name):
+        if relation is Relation.CONTRACTED:
+            # Every plane is counted by one block, its halo by others.
+            parts.append(_extend(operator.domain, cuts, start, stop, padded, rule.domain))
+            if not padded and not rule.periodic(name):
+                lo, hi = _clipped(lo, hi, n)
+            if (lo, hi) != (start, stop):
+                wide = resized(operator.domain, cuts, hi - lo)
+                parts.append(Crop.along(wide, cuts, start - lo, stop - lo, rule.domain))
+        elif rule.periodic(name):
             small = resized(operator.domain, cuts, hi - lo)
-            parts.append(PlaneWindow(small, operator.domain, cuts, -lo, wrap=n))
-            if padded and relation is Relation.ALIGNED:
+            parts.append(PlaneWindow(small, operator.domain, cuts, -lo, n, rule.domain))
+            if padded:
                 # Real planes and their neighbours; what stands behind them is not of the ring.
                 begin, end = max(start, 0) - start, min(stop, n) - start
-                parts.append(PlaneMask(small, cuts, begin, end + hi - lo - (stop - start)))
-        elif padded and relation is Relation.CONTRACTED:
-            parts.append(_own_planes(operator.domain, cuts, start, stop, rule.halo(name)))
+                end += hi - lo - (stop - start)
+                parts.append(PlaneMask(small, cuts, begin, end, rule.domain))
         else:
-            parts.append(_extend(operator.domain, cuts, lo, hi, padded))
+            parts.append(_extend(operator.domain, cuts, lo, hi, padded, rule.domain))
     return flat_product(parts)
 
 
-def _own_planes(
-    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, halo: int
-) -> LinearOperator:
-    small = resized(space, cuts, stop - start + 2 * halo)
-    return PlaneWindow(small, space, cuts, halo - start)
-
-
 def _extend(
-    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, padded: bool
+    space: AnySpace,
+    cuts: Sequence[Cut],
+    start: int,
+    stop: int,
+    padded: bool,
+    members: tuple[Member, ...],
 ) -> LinearOperator:
     """From a range of planes into `space`."""
     if padded:
-        return PlaneWindow(resized(space, cuts, stop - start), space, cuts, -start)
+        small = resized(space, cuts, stop - start)
+        return PlaneWindow(small, space, cuts, -start, members=members)
     n = space.members[cuts[0][0]].shape[cuts[0][1]]
-    return Pad.along(space, cuts, *_clipped(start, stop, n))
+    return Pad.along(space, cuts, *_clipped(start, stop, n), members)
 
 
 def _restrict(
-    space: AnySpace, cuts: Sequence[Cut], start: int, stop: int, padded: bool
+    space: AnySpace,
+    cuts: Sequence[Cut],
+    start: int,
+    stop: int,
+    padded: bool,
+    members: tuple[Member, ...],
 ) -> LinearOperator:
     """From `space` to a range of its planes."""
     if padded:
-        return PlaneWindow(space, resized(space, cuts, stop - start), cuts, start)
+        small = resized(space, cuts, stop - start)
+        return PlaneWindow(space, small, cuts, start, members=members)
     n = space.members[cuts[0][0]].shape[cuts[0][1]]
-    return Crop.along(space, cuts, *_clipped(start, stop, n))
+    return Crop.along(space, cuts, *_clipped(start, stop, n), members)
 
 
 def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:

@@ -32,6 +32,10 @@ class Gram(LinearOperator):
         self.weights = weights
 
     @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return self.product._aliases
+
+    @cached_property
     def product(self) -> Product:
         """The same as a product of its factors."""
         middle = [] if self.weights is None else [self.weights]

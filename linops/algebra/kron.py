@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from linops import arrays
@@ -47,6 +48,10 @@ class Kronecker(LinearOperator):
             _joined(left.domain, right.domain), _joined(left.codomain, right.codomain), name="kron"
         )
         self.left, self.right = left, right
+
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return self.left._aliases and self.right._aliases
 
     def _apply(self, x: Array) -> Array:
         return _apply(self.left._forward, self.right._forward, self.left, self.right, x)

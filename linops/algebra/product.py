@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from linops.algebra.relations import Link, product_links, product_rule
+from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.windows import Crop, resized
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation, Rule
@@ -34,7 +35,8 @@ class Product(LinearOperator):
 
     @cached_property
     def _aliases(self) -> bool:  # type: ignore[override]
-        return all(term._aliases for term in self.terms)
+        # Of a chain, members of a product space may still be one array.
+        return any(term._aliases for term in self.terms)
 
     @cached_property
     def _chain(self) -> tuple[Callable[[Any], Any], ...]:
@@ -131,17 +133,23 @@ class Product(LinearOperator):
         if link is None or link.periodic:
             return None
         terms = list(self.terms)
+        whole = self._planes(link, axis, start, stop)
         if link.relation is Relation.CONTRACTED:
             for k in range(link.last, link.first, -1):
                 lo, _ = terms[k]._input_range(str(link.names[k]), 0, 0)
                 halo = rules[k].halo(str(link.names[k]))
                 start, stop = start - (lo + halo), stop - (lo + halo)
+            if not padded:
+                outer, name = terms[link.first], str(link.names[link.first])
+                start, stop = _clipped(
+                    start, stop, extent_of(outer.domain, rules[link.first].domain, name)
+                )
         for k in range(link.first, link.last + 1):
             term, name = self.terms[k], str(link.names[k])
             block = term.block(name, start, stop, padded)
             assert isinstance(block, LinearOperator)
             terms[k] = block
-            if k == link.last:
+            if k == link.last and link.relation is Relation.PRODUCED:
                 break
             if rules[k].relation(name) is Relation.ALIGNED:
                 start, stop = term._input_range(name, start, stop)
@@ -149,15 +157,41 @@ class Product(LinearOperator):
                 halo = rules[k].halo(name)
                 start, stop = start - halo, stop + halo
             if not padded:
-                n = extent_of(term.domain, rules[k].domain, name)
-                start = min(max(start, 0), n)
-                stop = max(min(stop, n), start)
+                start, stop = _clipped(start, stop, extent_of(term.domain, rules[k].domain, name))
+        if not padded and link.relation is not Relation.PRODUCED:
+            terms += self._unread(link, start, stop, whole)
         from linops.algebra.arithmetic import flat_product
 
         return flat_product(terms)
 
+    def _planes(self, link: Link, axis: str, start: int, stop: int) -> tuple[int, int]:
+        """Input planes that a block takes by rule."""
+        if link.relation is Relation.ALIGNED:
+            return self._input_range(axis, start, stop)
+        return start - link.halo, stop + link.halo
+
+    def _unread(
+        self, link: Link, start: int, stop: int, whole: tuple[int, int]
+    ) -> list[LinearOperator]:
+        """A crop to planes `start` to `stop` where a factor cuts off more than the ends do."""
+        from linops.algebra.blocks import extent_of
+
+        rule, name = self.terms[-1].rule, str(link.names[-1])
+        lo, hi = _clipped(*whole, extent_of(self.domain, rule.domain, name))
+        if (lo, hi) == (start, stop):
+            return []
+        cuts = positions(rule.domain, name)
+        small = resized(self.domain, cuts, hi - lo)
+        first = min(max(start - lo, 0), hi - lo)
+        return [Crop.along(small, cuts, first, first + stop - start, rule.domain)]
+
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+
+
+def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
+    first = min(max(start, 0), n)
+    return first, max(min(stop, n), first)
 
 
 def _overall_name(rule: Rule, rules: Sequence[Rule], link: Any) -> str | None:

@@ -145,6 +145,14 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
     taken: set[str] = set()
     domain: list[Member] = []
     joined: dict[tuple[int, str], str] = {}
+
+    def extents_of(name_in: Sequence[str]) -> set[int]:
+        return {
+            space.members[m].shape[p]
+            for rule, space, name in zip(rules, codomains, name_in, strict=True)
+            for m, p in positions(rule.codomain, name)
+        }
+
     for m, row in enumerate(first.domain):
         member = []
         for p in range(len(row)):
@@ -155,8 +163,9 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
             splits = relations <= {Relation.ALIGNED, Relation.CONTRACTED} and len(wraps) <= 1
             known = [joined[k, n] for k, n in enumerate(group) if (k, n) in joined]
             name = known[0] if known else fresh_name(group[0], taken)
-            if relations == {Relation.ALIGNED} and splits:
-                joined.update({(k, n): name for k, n in enumerate(group)})
+            # One axis has one extent: outputs that are cropped apart are not aligned.
+            if relations == {Relation.ALIGNED} and splits and len(extents_of(group)) == 1:
+                joined.update(dict.fromkeys(enumerate(group), name))
             member.append(
                 Axis(name, max(halos), any(wraps)) if splits else Axis(name, splits=False)
             )

@@ -4,6 +4,7 @@ array, `kron` for separable operators."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,6 +92,10 @@ class VStack(LinearOperator):
             terms[0].domain, _product([term.codomain for term in terms]), name="vstack"
         )
         self.terms = tuple(terms)
+
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
         return tuple(
@@ -188,6 +193,10 @@ class HStack(LinearOperator):
         )
         self.terms = tuple(terms)
 
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return any(term._aliases for term in self.terms)
+
     def _apply(self, x: Any) -> Any:
         total: Any = None
         for term, part in _dealt(self.terms, x, "domain"):
@@ -222,6 +231,31 @@ class HStack(LinearOperator):
             if relation is Relation.PRODUCED or (everywhere and own):
                 legal.add(name)
         return _whole_but(dual, legal)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        relation, halo = self.rule.relation(axis), self.rule.halo(axis)
+        if self.rule.periodic(axis):
+            return None
+        blocks = []
+        for term, own in self._names_in(self.rule, axis):
+            if relation is Relation.PRODUCED:
+                m, p = positions(self.rule.codomain, axis)[0]
+                own = term.rule.codomain[m][p].name
+            if own is None:
+                return None
+            block = weakened(term, own, start, stop, padded, relation, halo)
+            if block is None:
+                return None
+            blocks.append(block)
+        return HStack(blocks)
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        ranges = [
+            term._input_range(own, start, stop)
+            for term, own in self._names_in(self.rule, axis)
+            if own is not None
+        ]
+        return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
 
     def _own_relation(self, rule: Rule, name: str) -> set[Relation]:
         return {
@@ -274,6 +308,10 @@ class BlockDiagonal(LinearOperator):
             name="block_diagonal",
         )
         self.terms = tuple(terms)
+
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
         return tuple(
@@ -452,9 +490,11 @@ class Concatenation(LinearOperator):
                     return None
                 pieces.append(piece)
         if not pieces:
-            crop = Crop.along(self.codomain, [(0, self._position)], start, stop)
+            cuts = [(0, self._position)]
+            crop = Crop.along(self.codomain, cuts, start, stop, self.rule.codomain)
             return flat_product([crop, self])
-        return pieces[0] if len(pieces) == 1 else Concatenation(pieces, self._position)
+        # One piece too: its axes keep the relations that they have in the whole.
+        return Concatenation(pieces, self._position)
 
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())

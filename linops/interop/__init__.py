@@ -1,4 +1,4 @@
-"""Operators of other libraries: SciPy's and PyLops' as ours. Both are imported on first use only."""
+"""Operators of other libraries as ours: SciPy's and PyLops'."""
 
 from __future__ import annotations
 

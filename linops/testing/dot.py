@@ -113,7 +113,7 @@ def unit(space: AnySpace, index: int, like: Any = None, value: complex = 1.0) ->
         part = flat[start : start + member.size].reshape(member.shape)
         if not member.is_complex:
             part = part.real
-        part = np.ascontiguousarray(part.astype(member.dtype))
+        part = np.array(part, member.dtype, order="C")
         parts.append(part if like is None else arrays.convert(part, arrays.exemplar(like)))
         start += member.size
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]

@@ -110,8 +110,7 @@ def _numbers_are_cast(s: Subject, B: LinearOperator, name: str) -> None:
             )
             s.close(codomain, found, B(same), float(domain.norm(same)), f"{name} @ {dtype}")
         elif not mixed:
-            real = each(lambda p: np.ascontiguousarray(p.real), x)
-            imag = each(lambda p: np.ascontiguousarray(p.imag), x)
+            real, imag = each(lambda p: np.array(p.real), x), each(lambda p: np.array(p.imag), x)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 wanted = _combined(B(real), B(imag))
@@ -255,7 +254,7 @@ def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         x = x.real
     elif dtype.kind == "c" and x.dtype.kind != "c":
         x = x + 1j * x[..., ::-1] if x.ndim else x + 1j * x
-    return np.ascontiguousarray(x).astype(dtype).reshape(x.shape)
+    return np.asarray(x, dtype)
 
 
 def _combined(real: Any, imaginary: Any) -> Any:
@@ -264,20 +263,19 @@ def _combined(real: Any, imaginary: Any) -> Any:
     return real + 1j * imaginary
 
 
-def _layouts(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _layouts(x: Any) -> Iterator[tuple[str, np.ndarray]]:
     yield "plain", x.copy()
     locked = x.copy()
     locked.setflags(write=False)
     yield "read-only", locked
-    yield "Fortran-ordered", np.asfortranarray(x)
-    wide = np.zeros(tuple(2 * n + 1 for n in x.shape), x.dtype)
-    strided = wide[tuple(slice(1, 2 * n + 1, 2) for n in x.shape)]
-    strided = strided.reshape(x.shape) if x.ndim == 0 else strided
+    yield "Fortran-ordered", np.array(x, order="F")
+    wide: Any = np.zeros(tuple(2 * n + 1 for n in x.shape), x.dtype)
+    strided = wide[(..., *(slice(1, 2 * n + 1, 2) for n in x.shape))]
     strided[...] = x
     yield "strided", strided
-    every = (slice(None, None, -1),) * x.ndim
-    yield "reversed", np.array(x[every], copy=True)[every] if x.ndim else x.copy()
-    raw = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    every: Any = (..., *(slice(None, None, -1),) * x.ndim)
+    yield "reversed", np.array(x[every], order="C")[every]
+    raw = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)[...]
     raw[...] = x
     yield "misaligned", raw
 

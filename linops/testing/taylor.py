@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,7 @@ def taylor_test(
     if all(r <= 16 * eps * s for r, s in zip(remainders, sizes, strict=True)):
         return float("inf")
     orders = [
-        float(np.log2(a / b)) if b > 0 else float("inf")
-        for a, b in zip(remainders[:-1], remainders[1:], strict=True)
+        float(np.log2(a / b)) if b > 0 else float("inf") for a, b in itertools.pairwise(remainders)
     ]
     if not min(orders) >= 1.5:
         raise AssertionError(
