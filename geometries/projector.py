@@ -90,10 +90,19 @@ class Projector(LinearOperator):
         frames = _frames(geometry.trajectory)
         whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
-        kernel = _kernel_of(geometry.trajectory, grid)
+        kernel = _kernel_of(geometry.trajectory, frames, grid)
         detector = geometry.detector.shape
         self._set_up(
-            geometry, grid, model, accuracy, kernel, frames, whole, geometry.views, detector, grid.shape
+            geometry,
+            grid,
+            model,
+            accuracy,
+            kernel,
+            frames,
+            whole,
+            geometry.views,
+            detector,
+            grid.shape,
         )
 
     def _set_up(
@@ -118,7 +127,13 @@ class Projector(LinearOperator):
         domain = Space(voxels, precision.dtype, names, grid.spacing)
         codomain = Space((views, *cells), precision.dtype, ("view", *geometry.detector.axes))
         LinearOperator.__init__(
-            self, domain, codomain, rule, precision=precision, name="Projector", tags=("nonnegative",)
+            self,
+            domain,
+            codomain,
+            rule,
+            precision=precision,
+            name="Projector",
+            tags=("nonnegative",),
         )
         self.geometry, self.grid, self.model = geometry, grid, model
         self.backend = "numba"
@@ -139,8 +154,8 @@ class Projector(LinearOperator):
             from linops.errors import GeometryError
 
             raise GeometryError(
-                f"with_geometry takes a {old.kind} scan of {old.views} views on {old.detector.shape} "
-                f"cells, got {new.kind}, {new.views} views, {new.detector.shape} cells"
+                f"with_geometry takes a {old.kind} scan of {old.views} views on "
+                f"{old.detector.shape} cells, got {new.kind}, {new.views} views, {new.detector.shape} cells"
             )
         return Projector(geometry, self.grid, self.model, self.backend, self.precision)
 
@@ -303,10 +318,11 @@ def _frames(trajectory: Trajectory) -> np.ndarray:
     return np.stack([np.asarray(part) for part in parts], axis=1)
 
 
-def _kernel_of(trajectory: Trajectory, grid: Grid) -> str:
+def _kernel_of(trajectory: Trajectory, frames: np.ndarray, grid: Grid) -> str:
     """The kernel that the frames allow, decided once for the whole scan."""
     if grid.dims == 2:
         return "planar"
     from geometries.kernels.structure import kernel_of
+    from geometries.kernels.volume_scan import VolumeScan
 
-    return kernel_of(trajectory, grid)
+    return kernel_of(VolumeScan.from_frames(trajectory.kind, frames, trajectory.detector, grid))

@@ -3,8 +3,8 @@
 Row i sees slice i + shift alone, so one walk in the (x, y) plane serves all rows, and with z
 fastest in memory the inner loops are contiguous. The forward task owns detector columns; the
 adjoint task owns a patch of voxel columns, walks the rays that cross it and sums, for each voxel
-column, the detector columns in the order of views. `aligned_shift` says whether a scan is of this
-kind; other scans belong to `columns` and `oblique`.
+column, the detector columns in the order of views. `structure.aligned_shift` says whether a scan
+is of this kind; other scans belong to `columns` and `oblique`.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
 float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
@@ -15,13 +15,12 @@ directions, so all precisions run the same code.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
+from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_scan import VolumeScan, pack
 from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
 from linops.compiled import pool
@@ -30,7 +29,6 @@ from linops.errors import GeometryError
 __all__ = [
     "adjoint",
     "adjoint_columns",
-    "aligned_shift",
     "forward",
     "forward_columns",
     "gram_diagonal",
@@ -41,38 +39,6 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
 _LISTED = 8
 _COLUMNS = 256
-
-
-def aligned_shift(scan: VolumeScan) -> int | None:
-    """The number s with row i in slice i + s for every view, or None if there is none.
-
-    Wanted: a parallel beam; v along +z with the pitch of the slices; every ray within 1e-6 of a
-    slice of the middle of its slice, all through the grid (which changes no chord by more than
-    rounding); and rows that shift no ray by more than 1e-12 of a cell across.
-    """
-    if scan.kind != "parallel":
-        return None
-    dz, dy, dx = scan.spacing
-    nz, ny, nx = scan.grid_shape
-    rows, cols = scan.shape
-    heights = (np.array([0, rows - 1]) - 0.5 * (rows - 1)) * scan.pitch[0] + scan.offset[0]
-    sides = (np.array([0, cols - 1]) - 0.5 * (cols - 1)) * scan.pitch[1] + scan.offset[1]
-    high = float(np.abs(heights).max())
-    if np.abs(scan.v[:, :2]).max() * high > 1e-12 * min(dx, dy):
-        return None
-    across = np.hypot(scan.directions[:, 0], scan.directions[:, 1])
-    if not np.all(across > 0.5):
-        return None
-    reach = np.linalg.norm(scan.centers - np.asarray(scan.center[::-1]), axis=1)
-    reach = reach + np.abs(sides).max() + math.hypot(nx * dx, ny * dy)
-    tilt = np.abs(scan.directions[:, 2]) / across * reach
-    lean = np.abs(scan.u[:, 2]) * np.abs(sides).max()
-    slices = (scan.centers[:, 2:3] + heights * scan.v[:, 2:3] - scan.center[0]) / dz
-    slices = slices + 0.5 * (nz - 1) - np.array([0, rows - 1])
-    shift = round(float(slices.flat[0])) if np.isfinite(slices).all() else 0
-    if np.all(np.abs(slices - shift) + ((tilt + lean) / dz)[:, None] <= 1e-6):
-        return shift
-    return None
 
 
 def forward(

@@ -3,8 +3,8 @@
 All rays of one detector column lie in one vertical plane, so they share the walk through (x, y).
 The forward task owns detector columns, the adjoint task a patch of voxel columns. This module
 cuts the work into tiles; `columns_exact` computes them in float64 ("float32", "float64", subsets
-and gram diagonals), `columns_fast` in float32 ("fast"). `supports` says which scans are of this
-kind; `oblique` takes the others.
+and gram diagonals), `columns_fast` in float32 ("fast"). `structure.columns_upright` says which
+scans are of this kind; `oblique` takes the others.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
 float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
@@ -24,34 +24,11 @@ from geometries.kernels.volume_scan import VolumeScan, pack
 from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
 from linops.compiled import pool
 
-__all__ = ["adjoint", "adjoint_columns", "forward", "forward_columns", "gram_diagonal", "supports"]
+__all__ = ["adjoint", "adjoint_columns", "forward", "forward_columns", "gram_diagonal"]
 
 Real = NDArray[np.floating]
 _PATCH = {"fast": 8, "float32": 8, "float64": 8}
 _COLUMNS = 64
-
-
-def supports(scan: VolumeScan) -> bool:
-    """Whether every detector column is parallel to z and no ray nearly so.
-
-    Wanted: v across z moves no ray by more than 1e-12 of a cell; parallel directions and the way
-    from source to pixel have an in-plane part of at least 1e-3 of their length. So rays may be
-    steep, u may lean, and v may point down.
-    """
-    rows = scan.shape[0]
-    heights = (np.array([0, rows - 1]) - 0.5 * (rows - 1)) * scan.pitch[0] + scan.offset[0]
-    reach = np.abs(scan.v[:, :2]).max() * np.abs(heights).max()
-    if reach > 1e-12 * min(scan.spacing[1:]) or not np.all(np.abs(scan.v[:, 2]) > 0.5):
-        return False
-    if scan.kind == "parallel":
-        return bool(np.all(np.hypot(scan.directions[:, 0], scan.directions[:, 1]) >= 1e-3))
-    packed = pack(scan)
-    u, n = packed.frames[:, 6:9], packed.frames[:, 9:12]
-    ways = packed.frames[:, None, 3:6] - packed.frames[:, None, 0:3]
-    ways = ways + packed.along[:, None] * u[:, None] + packed.normal[:, None] * n[:, None]
-    level = np.hypot(ways[..., 0], ways[..., 1])
-    rise = np.abs(ways[..., 2]) + np.abs(packed.heights).max()
-    return bool(np.all(level >= 1e-3 * rise) and np.all(level > 0))
 
 
 def forward(

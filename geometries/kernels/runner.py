@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanarRunner", "VolumeRunner", "make"]
 
-_MODULES = {"aligned rows": "aligned", "columns": "columns", "oblique": "oblique"}
+_MODULES = {
+    "aligned rows": "aligned",
+    "aligned": "aligned",
+    "columns": "columns",
+    "oblique": "oblique",
+}
 
 
 def make(projector: Projector) -> PlanarRunner | VolumeRunner:
@@ -128,23 +133,8 @@ class VolumeRunner:
     def __init__(self, projector: Projector) -> None:
         self._kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
         grid, detector = projector.grid, projector.geometry.detector
-        frames = np.asarray(projector.frames)
-        parallel = projector.geometry.kind == "parallel"
-        unused = np.zeros_like(frames[:, 0])
-        self._scan = VolumeScan(
-            kind="parallel" if parallel else "cone",
-            origins=unused if parallel else frames[:, 0],
-            directions=frames[:, 0] if parallel else unused,
-            centers=frames[:, 1],
-            u=frames[:, 2],
-            v=frames[:, 3],
-            shape=(detector.shape[0], detector.shape[1]),
-            pitch=(detector.pitch[0], detector.pitch[1]),
-            offset=(detector.offset[0], detector.offset[1]),
-            curvature=detector.curvature,
-            grid_shape=(grid.shape[0], grid.shape[1], grid.shape[2]),
-            spacing=(grid.spacing[0], grid.spacing[1], grid.spacing[2]),
-            center=(grid.center[0], grid.center[1], grid.center[2]),
+        self._scan = VolumeScan.from_frames(
+            projector.geometry.kind, np.asarray(projector.frames), detector, grid
         )
         self._dtype = projector.domain.dtype
         self._volume, self._projections = projector.domain.shape, projector.codomain.shape

@@ -15,6 +15,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from geometries.detector import Detector
+from geometries.grid import Grid
+
 __all__ = ["Packed", "VolumeScan", "pack"]
 
 Array = NDArray[np.float64]
@@ -56,7 +59,29 @@ class VolumeScan:
 
     @property
     def views(self) -> int:
+        """Number of views."""
         return int(self.centers.shape[0])
+
+    @classmethod
+    def from_frames(cls, kind: str, frames: Array, detector: Detector, grid: Grid) -> VolumeScan:
+        """The scan of frames `(views, 4, 3)`: source or direction, centre, u and v of each view."""
+        parallel = kind == "parallel"
+        unused = np.zeros_like(frames[:, 0])
+        return cls(
+            kind="parallel" if parallel else "cone",
+            origins=unused if parallel else frames[:, 0],
+            directions=frames[:, 0] if parallel else unused,
+            centers=frames[:, 1],
+            u=frames[:, 2],
+            v=frames[:, 3],
+            shape=(detector.shape[0], detector.shape[1]),
+            pitch=(detector.pitch[0], detector.pitch[1]),
+            offset=(detector.offset[0], detector.offset[1]),
+            curvature=detector.curvature,
+            grid_shape=(grid.shape[0], grid.shape[1], grid.shape[2]),
+            spacing=(grid.spacing[0], grid.spacing[1], grid.spacing[2]),
+            center=(grid.center[0], grid.center[1], grid.center[2]),
+        )
 
 
 class Packed(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 import volume_checks as checks
 from volume_reference import ANGLES, cell_matrix, cone, dense, parallel, run_adjoint, run_forward
 
-from geometries.kernels import aligned
+from geometries.kernels import aligned, structure
 from linops.errors import GeometryError
 
 WIDE = {"grid_shape": (5, 6, 7), "spacing": (0.5, 2.0, 1.5), "center": (0.3, -0.7, 0.4)}
@@ -47,7 +47,7 @@ def test_worked_values():
 
 
 def test_the_shift_counts_slices():
-    got = {name: aligned.aligned_shift(scan) for name, scan in SCANS.items()}
+    got = {name: structure.aligned_shift(scan) for name, scan in SCANS.items()}
     assert got["same"] == 0
     assert got["fewer rows"] == 1
     assert got["more rows"] == -2
@@ -55,7 +55,7 @@ def test_the_shift_counts_slices():
 
 def test_what_is_not_aligned():
     scan = SCANS["same"]
-    up, none = np.array([0.0, 0, 1]), aligned.aligned_shift
+    up, none = np.array([0.0, 0, 1]), structure.aligned_shift
     assert none(dataclasses.replace(scan, pitch=(0.5001, 1.1))) is None
     assert none(dataclasses.replace(scan, offset=(0.31, 0.0))) is None
     assert none(dataclasses.replace(scan, v=-scan.v)) is None

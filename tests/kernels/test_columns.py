@@ -19,7 +19,7 @@ from volume_reference import (
     tilted,
 )
 
-from geometries.kernels import columns, oblique
+from geometries.kernels import columns, oblique, structure
 
 UP = np.array([0.0, 0.0, 1.0])
 SCANS = random_scans()
@@ -48,7 +48,7 @@ LAWS = [
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, name):
-    assert columns.supports(SCANS[name])
+    assert structure.columns_upright(SCANS[name])
     law(columns, SCANS[name])
 
 
@@ -58,11 +58,11 @@ def test_worked_values(case):
 
 
 def test_what_is_not_supported():
-    assert not columns.supports(tilted(SCANS["cone"]))
-    assert not columns.supports(tilted(SCANS["parallel"], size=1e-6))
+    assert not structure.columns_upright(tilted(SCANS["cone"]))
+    assert not structure.columns_upright(tilted(SCANS["parallel"], size=1e-6))
     flat = SCANS["parallel"]
     vertical = np.zeros_like(flat.directions) + UP
-    assert not columns.supports(dataclasses.replace(flat, directions=vertical))
+    assert not structure.columns_upright(dataclasses.replace(flat, directions=vertical))
 
 
 def unit_grid(shape, spacing=(1.0, 1.0, 1.0)):
