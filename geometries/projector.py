@@ -155,7 +155,8 @@ class Projector(LinearOperator):
 
             raise GeometryError(
                 f"with_geometry takes a {old.kind} scan of {old.views} views on "
-                f"{old.detector.shape} cells, got {new.kind}, {new.views} views, {new.detector.shape} cells"
+                f"{old.detector.shape} cells, got {new.kind}, {new.views} views, "
+                f"{new.detector.shape} cells"
             )
         return Projector(geometry, self.grid, self.model, self.backend, self.precision)
 

@@ -23,7 +23,12 @@ from . import planar_exact as exact
 from . import planar_fast as fast
 
 __all__ = [
-    "PlanarScan", "adjoint", "adjoint_cells", "forward", "forward_cells", "gram_diagonal",
+    "PlanarScan",
+    "adjoint",
+    "adjoint_cells",
+    "forward",
+    "forward_cells",
+    "gram_diagonal",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -107,8 +112,16 @@ def forward(
     real_columns
         (start, stop), counted in the whole detector: columns that exist.
     """
-    job = _Job(scan, image.shape[1:], out.shape[2], first_cell, first_column, views,
-               real_cells, real_columns)
+    job = _Job(
+        scan,
+        image.shape[1:],
+        out.shape[2],
+        first_cell,
+        first_column,
+        views,
+        real_cells,
+        real_columns,
+    )
     out[...] = 0
     if job.empty or image.shape[0] == 0:
         return
@@ -120,8 +133,19 @@ def forward(
 
     def task(i: int) -> None:
         kernel(
-            scan.parallel, scan._frames, scan._points, job.views, tiles[i], tiles[i + 1],
-            scan._lengths, scan._shape, job.box, job.columns, rows, cols, target,
+            scan.parallel,
+            scan._frames,
+            scan._points,
+            job.views,
+            tiles[i],
+            tiles[i + 1],
+            scan._lengths,
+            scan._shape,
+            job.box,
+            job.columns,
+            rows,
+            cols,
+            target,
         )
 
     pool.run(task, len(tiles) - 1)
@@ -142,8 +166,16 @@ def adjoint(
     real_columns: Pair | None = None,
 ) -> None:
     """The transpose of `forward`, same arguments: `sinogram` (B, v, lc) to `out` (B, ly, lx)."""
-    job = _Job(scan, out.shape[1:], sinogram.shape[2], first_cell, first_column, views,
-               real_cells, real_columns)
+    job = _Job(
+        scan,
+        out.shape[1:],
+        sinogram.shape[2],
+        first_cell,
+        first_column,
+        views,
+        real_cells,
+        real_columns,
+    )
     out[...] = 0
     if job.empty or out.shape[0] == 0:
         return
@@ -183,8 +215,16 @@ def forward_cells(scan: PlanarScan, values: Array, index: Array, out: Array) -> 
 
     def task(i: int) -> None:
         cells.forward_cells(
-            scan.parallel, scan._frames, scan._points, tiles[i], tiles[i + 1], scan._lengths,
-            scan._shape, index, values, target,
+            scan.parallel,
+            scan._frames,
+            scan._points,
+            tiles[i],
+            tiles[i + 1],
+            scan._lengths,
+            scan._shape,
+            index,
+            values,
+            target,
         )
 
     pool.run(task, len(tiles) - 1)
@@ -202,8 +242,16 @@ def adjoint_cells(scan: PlanarScan, sinogram: Array, index: Array, out: Array) -
 
     def task(i: int) -> None:
         cells.adjoint_cells(
-            scan.parallel, scan._frames, scan._points, tiles[i], tiles[i + 1], scan._lengths,
-            scan._shape, index, sinogram, target,
+            scan.parallel,
+            scan._frames,
+            scan._points,
+            tiles[i],
+            tiles[i + 1],
+            scan._lengths,
+            scan._shape,
+            index,
+            sinogram,
+            target,
         )
 
     pool.run(task, len(tiles) - 1)
@@ -215,8 +263,14 @@ class _Job:
     """What of a call is real: views, cells and columns, as slices and in whole-scan counts."""
 
     def __init__(
-        self, scan: PlanarScan, cells: tuple[int, ...], columns: int, first_cell: Pair,
-        first_column: int, views: Array | None, real_cells: tuple[Pair, Pair] | None,
+        self,
+        scan: PlanarScan,
+        cells: tuple[int, ...],
+        columns: int,
+        first_cell: Pair,
+        first_column: int,
+        views: Array | None,
+        real_cells: tuple[Pair, Pair] | None,
         real_columns: Pair | None,
     ) -> None:
         ny, nx = scan.grid_shape
@@ -281,8 +335,18 @@ def _adjoint_exact(scan: PlanarScan, job: _Job, sinogram: Array, *, squared: boo
 
         def tabulate(i: int, views: Array = views, pieces: list[int] = pieces) -> None:
             exact.tabulate_views(
-                scan.parallel, scan._frames, scan._points, views, pieces[i], pieces[i + 1],
-                scan._lengths, scan._shape, job.box, job.columns, rays, ranges,
+                scan.parallel,
+                scan._frames,
+                scan._points,
+                views,
+                pieces[i],
+                pieces[i + 1],
+                scan._lengths,
+                scan._shape,
+                job.box,
+                job.columns,
+                rays,
+                ranges,
                 runs,
             )
 
@@ -302,12 +366,21 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
     shapes = np.zeros((len(job.views), 4), np.float32)
     if scan.points is None:
         fast.classify(
-            scan.parallel, scan._frames, job.views, 0, len(job.views), scan._lengths,
-            scan._shape, gathers, lines, shapes,
+            scan.parallel,
+            scan._frames,
+            job.views,
+            0,
+            len(job.views),
+            scan._lengths,
+            scan._shape,
+            gathers,
+            lines,
+            shapes,
         )
     block = min(_VIEWS, len(job.views))
     tables = (
-        np.empty((block, 6, count)), np.empty((block, 3, count), np.int32),
+        np.empty((block, 6, count)),
+        np.empty((block, 3, count), np.int32),
         np.empty((block, count + 1, 5), np.int64),
     )
     sums: _Sums | None = None
@@ -326,8 +399,15 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
 
 
 def _gather(
-    scan: PlanarScan, job: _Job, sinogram: Array, chosen: Array, gathers: Array, lines: Array,
-    shapes: Array, tables: tuple[Array, Array, Array], image: Array,
+    scan: PlanarScan,
+    job: _Job,
+    sinogram: Array,
+    chosen: Array,
+    gathers: Array,
+    lines: Array,
+    shapes: Array,
+    tables: tuple[Array, Array, Array],
+    image: Array,
 ) -> tuple[Array, int]:
     """Add the chosen views to `image`; the values of rays left to `_Sums`, and their number."""
     batch, n, count = len(sinogram), len(chosen), int(job.columns[1])
@@ -343,15 +423,40 @@ def _gather(
 
     def prepare(i: int) -> None:
         left[i] = fast.prepare(
-            scan.parallel, scan._frames, scan._points, job.views, chosen, views[i], views[i + 1],
-            scan._lengths, scan._shape, job.box, job.columns, sinogram, gathers, lines, data,
-            slopes, tops, *tables, rest,
+            scan.parallel,
+            scan._frames,
+            scan._points,
+            job.views,
+            chosen,
+            views[i],
+            views[i + 1],
+            scan._lengths,
+            scan._shape,
+            job.box,
+            job.columns,
+            sinogram,
+            gathers,
+            lines,
+            data,
+            slopes,
+            tops,
+            *tables,
+            rest,
         )
 
     def gather(i: int) -> None:
         fast.gather(
-            scan.parallel, rows[i], rows[i + 1], line, form, data, slopes, tops, job.box,
-            job.columns, image,
+            scan.parallel,
+            rows[i],
+            rows[i + 1],
+            line,
+            form,
+            data,
+            slopes,
+            tops,
+            job.box,
+            job.columns,
+            image,
         )
 
     pool.run(prepare, len(views) - 1)

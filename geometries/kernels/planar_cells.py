@@ -21,8 +21,16 @@ MARGIN = 1e-6  # bins
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def forward_cells(
-    parallel: bool, frames: Any, points: Any, begin: int, end: int, lengths: Any, shape: Any,
-    index: Any, values: Any, out: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    index: Any,
+    values: Any,
+    out: Any,
 ) -> None:
     """Write the views `begin:end` of `out` (B, V, columns) from `values` (B, n) at `index` (n,)."""
     batch, _, columns = out.shape
@@ -37,19 +45,20 @@ def forward_cells(
         seen = points[v] if has_points else points[0]
         frame = frames[v]
         if tabled:
-            tabulate(parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays,
-                     ranges)
+            tabulate(
+                parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays, ranges
+            )
         line[:] = 0.0
         kind = _view(parallel, frame, seen, has_points, columns, lengths, shape, shadow)
         for c in range(len(index)):
             if index[c] < 0:
                 continue
             j, i = index[c] // shape[0], index[c] % shape[0]
-            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow,
-                                i, j)
+            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow, i, j)
             for k in range(first, last):
-                weight = _weight(parallel, frame, seen, has_points, k, lengths, shape, tabled,
-                                 rays, ranges, i, j)
+                weight = _weight(
+                    parallel, frame, seen, has_points, k, lengths, shape, tabled, rays, ranges, i, j
+                )
                 if weight > 0.0:
                     for b in range(batch):
                         line[b, k] += weight * values[b, c]
@@ -60,8 +69,16 @@ def forward_cells(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adjoint_cells(
-    parallel: bool, frames: Any, points: Any, begin: int, end: int, lengths: Any, shape: Any,
-    index: Any, sinogram: Any, out: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    index: Any,
+    sinogram: Any,
+    out: Any,
 ) -> None:
     """Write `out` (B, begin:end) at `index` (n,) from `sinogram` (B, V, columns)."""
     batch, views, columns = sinogram.shape
@@ -76,18 +93,19 @@ def adjoint_cells(
         seen = points[v] if has_points else points[0]
         frame = frames[v]
         if tabled:
-            tabulate(parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays,
-                     ranges)
+            tabulate(
+                parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays, ranges
+            )
         kind = _view(parallel, frame, seen, has_points, columns, lengths, shape, shadow)
         for c in range(begin, end):
             if index[c] < 0:
                 continue
             j, i = index[c] // shape[0], index[c] % shape[0]
-            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow,
-                                i, j)
+            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow, i, j)
             for k in range(first, last):
-                weight = _weight(parallel, frame, seen, has_points, k, lengths, shape, tabled,
-                                 rays, ranges, i, j)
+                weight = _weight(
+                    parallel, frame, seen, has_points, k, lengths, shape, tabled, rays, ranges, i, j
+                )
                 if weight > 0.0:
                     for b in range(batch):
                         sums[b, c - begin] += weight * sinogram[b, v, k]
@@ -98,8 +116,18 @@ def adjoint_cells(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _weight(
-    parallel: bool, frame: Any, points: Any, has_points: bool, k: int, lengths: Any, shape: Any,
-    tabled: bool, rays: Any, ranges: Any, i: int, j: int,
+    parallel: bool,
+    frame: Any,
+    points: Any,
+    has_points: bool,
+    k: int,
+    lengths: Any,
+    shape: Any,
+    tabled: bool,
+    rays: Any,
+    ranges: Any,
+    i: int,
+    j: int,
 ) -> float:
     """Length of ray k in cell (j, i): from the table, or set up on the spot, with the same bits."""
     if tabled:
@@ -123,8 +151,14 @@ _LINEAR, _PROJECTIVE, _SEARCH, _ALL = 0, 1, 2, 3
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _view(
-    parallel: bool, frame: Any, points: Any, has_points: bool, columns: int, lengths: Any,
-    shape: Any, shadow: Any,
+    parallel: bool,
+    frame: Any,
+    points: Any,
+    has_points: bool,
+    columns: int,
+    lengths: Any,
+    shape: Any,
+    shadow: Any,
 ) -> int:
     """The kind of a view, and in `shadow` what turns a point (x, y), in cells, into a bin.
 
@@ -184,8 +218,16 @@ def _view(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _bins(
-    kind: int, parallel: bool, frame: Any, points: Any, columns: int, lengths: Any, shape: Any,
-    shadow: Any, i: int, j: int,
+    kind: int,
+    parallel: bool,
+    frame: Any,
+    points: Any,
+    columns: int,
+    lengths: Any,
+    shape: Any,
+    shadow: Any,
+    i: int,
+    j: int,
 ) -> Any:
     """Bins [first, last) whose rays may cross cell (j, i)."""
     if kind == _ALL:

@@ -16,8 +16,17 @@ from linops.compiled.noalias import add, load, store
 
 from .planar_rays import split, tabulate
 
-__all__ = ["PAD", "RUN", "TAIL", "forward_views", "list_runs", "march_exact", "run_of",
-           "scatter_slabs", "tabulate_views"]
+__all__ = [
+    "PAD",
+    "RUN",
+    "TAIL",
+    "forward_views",
+    "list_runs",
+    "march_exact",
+    "run_of",
+    "scatter_slabs",
+    "tabulate_views",
+]
 
 RUN = 64  # rays a run: their table and weights stay in L1
 BLOCK = 16  # slabs a partial sum: equal weights on a ray would else add up their rounding
@@ -28,8 +37,19 @@ PAD, TAIL = 24, 40
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def forward_views(
-    parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, rows: Any, cols: Any, out: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    views: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    box: Any,
+    columns: Any,
+    rows: Any,
+    cols: Any,
+    out: Any,
 ) -> None:
     """Project the views `views[begin:end]` into `out` (B, v, c), real columns alone.
 
@@ -51,14 +71,40 @@ def forward_views(
         if v < 0:
             continue
         seen = points[v] if has_points else points[0]
-        tabulate(parallel, frames[v], seen, has_points, columns[0], count, lengths, shape, box,
-                 rays, ranges)
+        tabulate(
+            parallel,
+            frames[v],
+            seen,
+            has_points,
+            columns[0],
+            count,
+            lengths,
+            shape,
+            box,
+            rays,
+            ranges,
+        )
         ka = 0
         while ka < count:
             kb, start, stop = run_of(ranges, ka, count)
             total[:] = 0.0
-            march_exact(rays, ka, kb - ka, ranges[0, ka], start, stop, shape, box, rows, cols,
-                        place, one, two, part, total)
+            march_exact(
+                rays,
+                ka,
+                kb - ka,
+                ranges[0, ka],
+                start,
+                stop,
+                shape,
+                box,
+                rows,
+                cols,
+                place,
+                one,
+                two,
+                part,
+                total,
+            )
             for b in range(out.shape[0]):
                 for r in range(kb - ka):
                     out[b, w, ka + r] = total[b, r]
@@ -67,8 +113,21 @@ def forward_views(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def march_exact(
-    rays: Any, ka: int, many: int, axis: int, start: int, stop: int, shape: Any, box: Any,
-    rows: Any, cols: Any, place: Any, one: Any, two: Any, part: Any, total: Any,
+    rays: Any,
+    ka: int,
+    many: int,
+    axis: int,
+    start: int,
+    stop: int,
+    shape: Any,
+    box: Any,
+    rows: Any,
+    cols: Any,
+    place: Any,
+    one: Any,
+    two: Any,
+    part: Any,
+    total: Any,
 ) -> None:
     """Add to `total` (B, many) what the rays from ka on, all driven by `axis`, meet in the slabs.
 
@@ -99,8 +158,19 @@ def march_exact(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def tabulate_views(
-    parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, rays: Any, ranges: Any, runs: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    views: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    box: Any,
+    columns: Any,
+    rays: Any,
+    ranges: Any,
+    runs: Any,
 ) -> None:
     """Fill tables (v, 6, c), (v, 3, c), (v, c + 1, 5) for `views[begin:end]`; -1 has no runs."""
     has_points = points.shape[1] > 0
@@ -110,15 +180,34 @@ def tabulate_views(
             runs[w, -1, 0] = 0
         else:
             seen = points[v] if has_points else points[0]
-            tabulate(parallel, frames[v], seen, has_points, columns[0], columns[1], lengths,
-                     shape, box, rays[w], ranges[w])
+            tabulate(
+                parallel,
+                frames[v],
+                seen,
+                has_points,
+                columns[0],
+                columns[1],
+                lengths,
+                shape,
+                box,
+                rays[w],
+                ranges[w],
+            )
             list_runs(ranges[w], runs[w])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def scatter_slabs(
-    axis: int, begin: int, end: int, rays: Any, runs: Any, shape: Any, box: Any, sinogram: Any,
-    squared: bool, image: Any,
+    axis: int,
+    begin: int,
+    end: int,
+    rays: Any,
+    runs: Any,
+    shape: Any,
+    box: Any,
+    sinogram: Any,
+    squared: bool,
+    image: Any,
 ) -> None:
     """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
 
@@ -137,8 +226,18 @@ def scatter_slabs(
             ka, kb, start, stop = runs[w, n, 0], runs[w, n, 1], runs[w, n, 2], runs[w, n, 3]
             if runs[w, n, 4] == axis:
                 for j in range(max(start, begin + edge), min(stop, end + edge)):
-                    _weights(rays[w], ka, kb - ka, j, middle, lateral, image.shape[2] // 2,
-                             place, one, two)
+                    _weights(
+                        rays[w],
+                        ka,
+                        kb - ka,
+                        j,
+                        middle,
+                        lateral,
+                        image.shape[2] // 2,
+                        place,
+                        one,
+                        two,
+                    )
                     if squared:
                         for r in range(kb - ka):
                             one[r] *= one[r]
@@ -194,8 +293,16 @@ def run_of(ranges: Any, ka: int, count: int) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _weights(
-    rays: Any, ka: int, many: int, j: int, middle: float, lateral: int, width: int,
-    place: Any, one: Any, two: Any,
+    rays: Any,
+    ka: int,
+    many: int,
+    j: int,
+    middle: float,
+    lateral: int,
+    width: int,
+    place: Any,
+    one: Any,
+    two: Any,
 ) -> None:
     """Position in the padded slab and the two lengths, for the rays ka .. ka + many."""
     slab = float(j)
@@ -205,8 +312,16 @@ def _weights(
     spread, low, high = rays[3], rays[4], rays[5]
     for r in range(many):
         k = ka + r
-        first, a, b = split(load(back, k), load(slope, k), load(step, k), load(spread, k),
-                            load(low, k), load(high, k), slab, middle)
+        first, a, b = split(
+            load(back, k),
+            load(slope, k),
+            load(step, k),
+            load(spread, k),
+            load(low, k),
+            load(high, k),
+            slab,
+            middle,
+        )
         at = min(max(first - shift, 0.0), top)
         store(place, r, np.int32(at) if a + b > 0.0 else np.int32(0))
         store(one, r, a)

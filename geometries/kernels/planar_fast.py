@@ -32,8 +32,19 @@ MARGIN = 15  # windows beyond the data by more than this are moved into the zero
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def forward_fast(
-    parallel: bool, frames: Any, points: Any, views: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, rows: Any, cols: Any, out: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    views: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    box: Any,
+    columns: Any,
+    rows: Any,
+    cols: Any,
+    out: Any,
 ) -> None:
     """As `planar_exact.forward_views`, float32."""
     first = columns[0] // 8 * 8
@@ -56,8 +67,9 @@ def forward_fast(
         if v < 0:
             continue
         seen = points[v] if has_points else points[0]
-        tabulate(parallel, frames[v], seen, has_points, first, count, lengths, shape, box,
-                 rays, ranges)
+        tabulate(
+            parallel, frames[v], seen, has_points, first, count, lengths, shape, box, rays, ranges
+        )
         for g in range(0, count, 8):
             fast = _alike(rays, ranges, g, shape)
             ka = g
@@ -74,8 +86,23 @@ def forward_fast(
                 if start >= stop:
                     pass
                 elif not fast:
-                    march_exact(rays, ka, kb - ka, axis, start, stop, shape, box, rows, cols,
-                                place, one, two, part, total)
+                    march_exact(
+                        rays,
+                        ka,
+                        kb - ka,
+                        axis,
+                        start,
+                        stop,
+                        shape,
+                        box,
+                        rows,
+                        cols,
+                        place,
+                        one,
+                        two,
+                        part,
+                        total,
+                    )
                 else:
                     middle = (shape[1] if axis == 0 else shape[0]) * 0.5
                     slabs = shape[1] if axis == 0 else shape[0]
@@ -91,14 +118,38 @@ def forward_fast(
                             at = (j - edge) * stride + PAD - lateral
                             for b in range(batch):
                                 lanes[4] = np.float32(0)
-                                march(image[b], at, stride, low - j, high - j, x, slope,
-                                      float(lateral - MARGIN), float(lateral + cells + MARGIN),
-                                      lanes)
+                                march(
+                                    image[b],
+                                    at,
+                                    stride,
+                                    low - j,
+                                    high - j,
+                                    x,
+                                    slope,
+                                    float(lateral - MARGIN),
+                                    float(lateral + cells + MARGIN),
+                                    lanes,
+                                )
                                 for r in range(8):
                                     total[b, r] += rays[2, g + r] * lanes[4, r]
                         else:
-                            march_exact(rays, g, 8, axis, low, high, shape, box, rows, cols,
-                                        place, one, two, part, total)
+                            march_exact(
+                                rays,
+                                g,
+                                8,
+                                axis,
+                                low,
+                                high,
+                                shape,
+                                box,
+                                rows,
+                                cols,
+                                place,
+                                one,
+                                two,
+                                part,
+                                total,
+                            )
                 for r in range(kb - ka):
                     k = ka + r - skipped
                     if 0 <= k < columns[1]:
@@ -143,8 +194,16 @@ def _lanes(rays: Any, g: int, j: int, length: int, middle: float, lanes: Any) ->
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def classify(
-    parallel: bool, frames: Any, views: Any, begin: int, end: int, lengths: Any, shape: Any,
-    gathers: Any, lines: Any, shapes: Any,
+    parallel: bool,
+    frames: Any,
+    views: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    gathers: Any,
+    lines: Any,
+    shapes: Any,
 ) -> None:
     """How each of `views[begin:end]` is gathered, in `gathers` (v,) whether it can be.
 
@@ -163,9 +222,7 @@ def classify(
             continue
         frame = frames[v]
         if parallel:
-            axis, back, slope, _, _spread, _, _ = ray(
-                True, frame, none, False, 0, lengths, shape
-            )
+            axis, back, slope, _, _spread, _, _ = ray(True, frame, none, False, 0, lengths, shape)
             _, other, _, _, _, _, _ = ray(True, frame, none, False, 64, lengths, shape)
             pace = (other - back) / 64.0
             s = abs(slope)
@@ -212,9 +269,7 @@ def _reach(frame: Any, axis: int, k: int, lengths: Any) -> float:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _shadow(
-    frame: Any, line: Any, axis: int, s: float, k: int, lengths: Any, shape: Any
-) -> float:
+def _shadow(frame: Any, line: Any, axis: int, s: float, k: int, lengths: Any, shape: Any) -> float:
     """How far, in bins, from a cell's middle a ray with the slope of ray k may be to cross it."""
     least = line[3] + min(line[4] * shape[0], 0.0) + min(line[5] * shape[1], 0.0)
     return (1.0 + s) * 0.5 * _reach(frame, axis, k, lengths) / least
@@ -237,9 +292,26 @@ def _gathers(line: Any, nx: float, ny: float) -> bool:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def prepare(
-    parallel: bool, frames: Any, points: Any, views: Any, chosen: Any, begin: int, end: int,
-    lengths: Any, shape: Any, box: Any, columns: Any, sinogram: Any, gathers: Any, lines: Any,
-    data: Any, slopes: Any, tops: Any, rays: Any, ranges: Any, runs: Any,
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    views: Any,
+    chosen: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    box: Any,
+    columns: Any,
+    sinogram: Any,
+    gathers: Any,
+    lines: Any,
+    data: Any,
+    slopes: Any,
+    tops: Any,
+    rays: Any,
+    ranges: Any,
+    runs: Any,
     rest: Any,
 ) -> int:
     """Split the views `chosen[begin:end]` of a sinogram into what is gathered and the rest.
@@ -265,8 +337,19 @@ def prepare(
                     data[b, c, PAD + r] = sinogram[b, w, r] * step
                     rest[b, c, r] = 0.0
             continue
-        tabulate(parallel, frame, seen, has_points, columns[0], count, lengths, shape, box,
-                 rays[c], ranges[c])
+        tabulate(
+            parallel,
+            frame,
+            seen,
+            has_points,
+            columns[0],
+            count,
+            lengths,
+            shape,
+            box,
+            rays[c],
+            ranges[c],
+        )
         for r in range(count):
             s = abs(rays[c, 1, r])
             axis = ranges[c, 0, r]
@@ -296,8 +379,17 @@ def prepare(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def gather(
-    parallel: bool, begin: int, end: int, lines: Any, shapes: Any, data: Any,
-    slopes: Any, tops: Any, box: Any, columns: Any, image: Any,
+    parallel: bool,
+    begin: int,
+    end: int,
+    lines: Any,
+    shapes: Any,
+    data: Any,
+    slopes: Any,
+    tops: Any,
+    box: Any,
+    columns: Any,
+    image: Any,
 ) -> None:
     """Add the views of `data` (B, n, PAD + c + TAIL) to the rows `begin:end` of `image`
     (B, ly, lx).
@@ -336,10 +428,12 @@ def gather(
                 at = b * data.shape[1] * width
                 base = PAD - columns[0]
                 if parallel:
-                    gather_parallel(flat, at + base, width, views, x, places, shapes, low, high,
-                                    total)
+                    gather_parallel(
+                        flat, at + base, width, views, x, places, shapes, low, high, total
+                    )
                 else:
-                    gather_fan(flat, q, t, at, base, width, views, x, places, shapes, low, high,
-                               total)
+                    gather_fan(
+                        flat, q, t, at, base, width, views, x, places, shapes, low, high, total
+                    )
                 for i in range(start, stop):
                     image[b, j, i - box[0]] = total[i - g]

@@ -29,8 +29,17 @@ _F8, _I8 = ir.VectorType(_f32, 8), ir.VectorType(_i32, 8)
 
 @intrinsic
 def march(
-    typingctx: Any, image: Any, at: Any, stride: Any, begin: Any, end: Any, x: Any, slope: Any,
-    low: Any, high: Any, lanes: Any,
+    typingctx: Any,
+    image: Any,
+    at: Any,
+    stride: Any,
+    begin: Any,
+    end: Any,
+    x: Any,
+    slope: Any,
+    low: Any,
+    high: Any,
+    lanes: Any,
 ) -> Any:
     """March 8 rays over slabs `begin <= j < end` (int64, counted from where x and lanes hold).
 
@@ -40,8 +49,16 @@ def march(
     `max(0, gain * fraction + bias)`, and the sum gets the interpolated cell values.
     """
     signature = types.void(
-        image, types.int64, types.int64, types.int64, types.int64, types.float64, types.float64,
-        types.float64, types.float64, lanes,
+        image,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.float64,
+        types.float64,
+        types.float64,
+        types.float64,
+        lanes,
     )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -71,8 +88,17 @@ def march(
 
 @intrinsic
 def gather_parallel(
-    typingctx: Any, data: Any, at: Any, stride: Any, views: Any, x: Any, places: Any,
-    shapes: Any, low: Any, high: Any, total: Any,
+    typingctx: Any,
+    data: Any,
+    at: Any,
+    stride: Any,
+    views: Any,
+    x: Any,
+    places: Any,
+    shapes: Any,
+    low: Any,
+    high: Any,
+    total: Any,
 ) -> Any:
     """Gather views of a parallel beam into 8 cells.
 
@@ -82,8 +108,16 @@ def gather_parallel(
     whether it reaches over 4 bins (1) or 2 (0); `total` (8,) float32.
     """
     signature = types.void(
-        data, types.int64, types.int64, types.int64, types.float64, places, shapes,
-        types.float64, types.float64, total,
+        data,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.float64,
+        places,
+        shapes,
+        types.float64,
+        types.float64,
+        total,
     )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -114,8 +148,20 @@ def gather_parallel(
 
 @intrinsic
 def gather_fan(
-    typingctx: Any, data: Any, slopes: Any, tops: Any, image: Any, at: Any, stride: Any,
-    views: Any, x: Any, places: Any, shapes: Any, low: Any, high: Any, total: Any,
+    typingctx: Any,
+    data: Any,
+    slopes: Any,
+    tops: Any,
+    image: Any,
+    at: Any,
+    stride: Any,
+    views: Any,
+    x: Any,
+    places: Any,
+    shapes: Any,
+    low: Any,
+    high: Any,
+    total: Any,
 ) -> Any:
     """Gather views of a fan beam on a flat detector into 8 cells.
 
@@ -126,8 +172,19 @@ def gather_fan(
     ray: `slopes` (times m) and `tops` lie at `at`, `data` at `image + at`.
     """
     signature = types.void(
-        data, slopes, tops, types.int64, types.int64, types.int64, types.int64, types.float64,
-        places, shapes, types.float64, types.float64, total,
+        data,
+        slopes,
+        tops,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.float64,
+        places,
+        shapes,
+        types.float64,
+        types.float64,
+        total,
     )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -147,8 +204,9 @@ def gather_fan(
             place = builder.fdiv(n, m)
             pace = builder.fptrunc(builder.fsub(dn, builder.fmul(place, dm)), _f32)
             cell, rest = kit.place(place, low, high)
-            depth = kit.fma(lanes, kit.splat(kit.scalar(shapes, v, 4, 0)),
-                            kit.splat(builder.fptrunc(m, _f32)))
+            depth = kit.fma(
+                lanes, kit.splat(kit.scalar(shapes, v, 4, 0)), kit.splat(builder.fptrunc(m, _f32))
+            )
             away = builder.fdiv(builder.fmul(lanes, kit.splat(pace), flags=_FLAGS), depth)
             fraction, relative = kit.floor(builder.fadd(away, kit.splat(rest), flags=_FLAGS))
             base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
@@ -325,9 +383,7 @@ class _Loop:
         self.value = builder.phi(self._start.type)
         self._index.add_incoming(self._begin, self._entry)
         self.value.add_incoming(self._start, self._entry)
-        builder.cbranch(
-            builder.icmp_signed("<", self._index, self._end), self._body, self._exit
-        )
+        builder.cbranch(builder.icmp_signed("<", self._index, self._end), self._body, self._exit)
         builder.position_at_end(self._body)
         return self._index, self
 

@@ -81,8 +81,14 @@ def ray(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def split(
-    back: float, slope: float, step: float, spread: float, low: float, high: float,
-    slab: float, middle: float,
+    back: float,
+    slope: float,
+    step: float,
+    spread: float,
+    low: float,
+    high: float,
+    slab: float,
+    middle: float,
 ) -> Any:
     """Where a ray crosses a slab: (first cell, length in it, length in the next one).
 
@@ -101,8 +107,17 @@ def split(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def tabulate(
-    parallel: bool, frame: Any, points: Any, has_points: bool, first: int, count: int,
-    lengths: Any, shape: Any, box: Any, rays: Any, ranges: Any,
+    parallel: bool,
+    frame: Any,
+    points: Any,
+    has_points: bool,
+    first: int,
+    count: int,
+    lengths: Any,
+    shape: Any,
+    box: Any,
+    rays: Any,
+    ranges: Any,
 ) -> None:
     """Fill `rays` (6, count) and `ranges` (3, count) for the columns from `first` on.
 
