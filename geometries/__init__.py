@@ -17,8 +17,9 @@ from geometries.trajectory import Trajectory
 if TYPE_CHECKING:
     from geometries.analytic.coverage import angular_weights, parker_weights
     from geometries.analytic.gather import Gather
+    from geometries.analytic.gather_volume import ConeGather
     from geometries.analytic.ramp import RampFilter, ramp_response
-    from geometries.analytic.reconstruct import fbp, fbp_operator
+    from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
     from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
     from geometries.projector import Projector
     from geometries.scans.center import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AngularWeights",
     "ConeBeam",
+    "ConeGather",
     "CosineWeights",
     "Detector",
     "FanBeam",
@@ -59,6 +61,8 @@ __all__ = [
     "crop_columns",
     "fbp",
     "fbp_operator",
+    "fdk",
+    "fdk_operator",
     "find_center",
     "flip_columns",
     "fold_turn",
@@ -81,7 +85,10 @@ _LATER = {
     "angular_weights": "geometries.analytic.coverage",
     "parker_weights": "geometries.analytic.coverage",
     "ramp_response": "geometries.analytic.ramp",
+    "ConeGather": "geometries.analytic.gather_volume",
     "fbp": "geometries.analytic.reconstruct",
+    "fdk": "geometries.analytic.reconstruct",
+    "fdk_operator": "geometries.analytic.reconstruct",
     "fbp_operator": "geometries.analytic.reconstruct",
     "Scan": "geometries.scans.files",
     "load_scan": "geometries.scans.files",

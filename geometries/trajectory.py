@@ -231,7 +231,7 @@ def view_index(index: Any, views: int) -> np.ndarray:
         ) from None
     if chosen.ndim != 1 or chosen.size == 0:
         raise GeometryError(f"view index {index!r} chooses no views; a trajectory has at least one")
-    return chosen
+    return np.asarray(chosen)
 
 
 def _restore(kind: str, frames: dict[str, np.ndarray], detector: Detector) -> Trajectory:

@@ -1,4 +1,4 @@
-"""`fbp`: filtered backprojection of parallel and fan scans.
+"""`fbp` and `fdk`: filtered backprojection of parallel, fan and circular cone scans.
 
 The call is a composition of operators, gather @ quadrature @ ramp @ redundancy @ cosine, so it is
 linear in the data, exact in its adjoint, and `fbp_operator(A).describe()` shows it. Values are
@@ -14,6 +14,7 @@ import numpy as np
 from geometries.analytic.coverage import Coverage
 from geometries.analytic.frames import view_angles
 from geometries.analytic.gather import Gather
+from geometries.analytic.gather_volume import ConeGather
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.weights import (
     AngularWeights,
@@ -26,7 +27,7 @@ from linops.elementary.diagonal import Diagonal
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
 
-__all__ = ["fbp", "fbp_operator"]
+__all__ = ["fbp", "fbp_operator", "fdk", "fdk_operator"]
 
 
 def fbp(
@@ -97,8 +98,76 @@ def fbp(
     )(y)
 
 
-def fbp_operator(
+def fbp_operator(A: Any, **options: Any) -> LinearOperator:
+    """Filtered backprojection as a linear operator from projections to images.
+
+    Takes what `fbp` takes; worth keeping where one scan's geometry serves many data.
+    """
+    frames = A.geometry.trajectory
+    if frames.kind == "cone":
+        raise GeometryError("fbp takes parallel and fan beams; a cone beam takes fdk")
+    if frames.detector.curvature is not None and frames.kind == "parallel":
+        raise GeometryError("fbp has no formula for a curved detector in a parallel beam")
+    return _composed(A, Gather, **options)
+
+
+def fdk(
     A: Any,
+    y: Any,
+    *,
+    window: str = "ram-lak",
+    pad: int = 2,
+    filter_response: Any = None,
+    angles: Any = None,
+    angular_weights: Any = None,
+    projection_weights: Any = None,
+    short_scan: bool | str = "auto",
+    isocenter: Any = None,
+) -> Any:
+    """The method of Feldkamp, Davis and Kress for circular cone scans on a flat detector.
+
+    Exact in the plane of the orbit, approximate off it: the farther from that plane, the lower
+    the values. Takes and returns what `fbp` does, with `y` `(..., view, row, col)`, the image
+    `(..., z, y, x)` and the isocentre `(x, y, z)`.
+
+    Raises
+    ------
+    GeometryError
+        For other beams, curved detectors, helices and tilted detectors; else as `fbp`.
+    """
+    return fdk_operator(
+        A,
+        window=window,
+        pad=pad,
+        filter_response=filter_response,
+        angles=angles,
+        angular_weights=angular_weights,
+        projection_weights=projection_weights,
+        short_scan=short_scan,
+        isocenter=isocenter,
+    )(y)
+
+
+def fdk_operator(A: Any, **options: Any) -> LinearOperator:
+    """`fdk` as a linear operator from projections to volumes, with its options."""
+    frames = A.geometry.trajectory
+    if frames.kind != "cone":
+        raise GeometryError(f"fdk takes cone beams; a {frames.kind} beam takes fbp")
+    heights = frames.sources[:, 2]
+    unit = float(np.abs(frames.sources - frames.centers).max())
+    if np.ptp(heights) > 1e-6 * unit:
+        raise GeometryError(
+            f"fdk takes an orbit in one plane; the sources stand at z from {heights.min():g} to "
+            f"{heights.max():g}"
+        )
+    if np.abs(frames.v - (0.0, 0.0, 1.0)).max() > 1e-4:
+        raise GeometryError("fdk takes detectors whose columns are parallel to the axis z")
+    return _composed(A, ConeGather, **options)
+
+
+def _composed(
+    A: Any,
+    gathering: Any,
     *,
     window: str = "ram-lak",
     pad: int = 2,
@@ -109,18 +178,10 @@ def fbp_operator(
     short_scan: bool | str = "auto",
     isocenter: Any = None,
 ) -> LinearOperator:
-    """Filtered backprojection as a linear operator from projections to images.
-
-    Takes what `fbp` takes; worth keeping where one scan's geometry serves many data.
-    """
-    geometry, grid, precision = A.geometry, A.grid, A.precision
+    geometry, precision = A.geometry, A.precision
     frames = geometry.trajectory
-    if frames.kind == "cone":
-        raise GeometryError("fbp takes parallel and fan beams; a cone beam takes fdk")
-    if frames.detector.curvature is not None and frames.kind == "parallel":
-        raise GeometryError("fbp has no formula for a curved detector in a parallel beam")
     detector = frames.detector
-    gather = Gather(geometry, grid, isocenter, precision)
+    gather = gathering(geometry, A.grid, isocenter, precision)
     dtype = gather.dtype
     space = projection_space(frames, dtype)
     step = None if detector.curvature is None else detector.pitch[-1] / detector.curvature

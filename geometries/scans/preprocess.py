@@ -279,7 +279,7 @@ def _resample(rows: np.ndarray, place: np.ndarray, u: np.ndarray) -> np.ndarray:
     left = np.minimum(index.astype(int), max(len(u) - 2, 0))
     share = index - left
     right = np.minimum(left + 1, len(u) - 1)
-    return rows[..., left] * (1 - share) + rows[..., right] * share
+    return np.asarray(rows[..., left] * (1 - share) + rows[..., right] * share)
 
 
 def _real(values: Any, name: str) -> np.ndarray:

@@ -1,0 +1,204 @@
+"""`ConeGather`: weighted backprojection of cone views, bilinear on the detector.
+
+The gather of FDK. Parallel and fan scans are in `geometries/analytic/gather.py`; the loops are
+in `geometries/kernels/gather_volume.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from geometries.admission import admit
+from geometries.analytic.frames import distances, find_isocenter, outward_normals
+from geometries.analytic.weights import projection_space
+from geometries.beams import Beam
+from geometries.grid import Grid
+from geometries.trajectory import Trajectory
+from linops.algebra.relations import positions
+from linops.arrays import Array
+from linops.compiled import pool
+from linops.compiled.hosted import hosted
+from linops.cost import Cost
+from linops.elementary.windows import PlaneMask, resized
+from linops.errors import GeometryError
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Relation
+
+__all__ = ["ConeGather"]
+
+_CLEAR = 1e-6
+
+
+class ConeGather(LinearOperator):
+    """From filtered cone views to a volume: for each voxel a weighted sum over the views.
+
+    Parameters
+    ----------
+    geometry
+        A cone scan on a flat detector.
+    grid
+        The volume.
+    isocenter
+        Point `(x, y, z)` that the views look at; by default known from the constructor, or
+        the least-squares point of the central rays.
+    precision
+        `"fast"`, `"float32"` or `"float64"`.
+
+    Raises
+    ------
+    GeometryError
+        For other beams, a curved detector, less than two rows or columns, an ambiguous
+        isocentre.
+
+    Notes
+    -----
+    With X a voxel's centre, n the detector normal, d_n and a_n the distances from the source S
+    along n to the detector and the isocentre, U = (X - S).n: the voxel reads at
+    `S + (X - S) d_n / U` with the weight `a_n d_n / (2 pi U^2)`; zero outside the outermost cell
+    centres (L. A. Feldkamp, L. C. Davis, J. W. Kress, JOSA A 1 (1984) 612).
+    """
+
+    batched = True
+
+    def __init__(
+        self,
+        geometry: Beam | Trajectory,
+        grid: Grid,
+        isocenter: Any = None,
+        precision: str | Precision = "fast",
+    ) -> None:
+        admit(geometry, grid, "float64")
+        frames = geometry.trajectory
+        detector = frames.detector
+        if frames.kind != "cone" or detector.curvature is not None:
+            raise GeometryError(
+                f"ConeGather takes cone beams on a flat detector, got a {frames.kind} beam with "
+                f"curvature {detector.curvature}"
+            )
+        if min(detector.shape) < 2:
+            raise GeometryError(
+                f"a detector of shape {detector.shape} cannot be interpolated along both axes; it "
+                "needs at least two detector bins along each"
+            )
+        chosen = Precision.of(precision)
+        super().__init__(
+            projection_space(frames, chosen.dtype),
+            grid.space(chosen.dtype),
+            "view row col -> z y x",
+            precision=chosen,
+        )
+        table = _table(frames, grid, find_isocenter(geometry, isocenter))
+        table.setflags(write=False)
+        self.table = table
+        self.first = np.zeros(3, np.int64)
+
+    def _apply(self, y: Array) -> Array:
+        return hosted(self, y)
+
+    def _apply_adjoint(self, x: Array) -> Array:
+        return hosted(self, x, adjoint=True)
+
+    def _forward_host(self, y: np.ndarray) -> np.ndarray:
+        from geometries.kernels.gather_volume import gather_slices
+
+        (views, rows, columns), shape = (s.members[0].shape for s in (self.domain, self.codomain))
+        batch = y.shape[: y.ndim - 3]
+        count = math.prod(batch)
+        flat = np.zeros((count, views, rows * columns + columns + 2), y.dtype)
+        flat[..., : rows * columns] = y.reshape(count, views, rows * columns)
+        out = np.empty((count, *shape), y.dtype)
+
+        def fill(k: int) -> None:
+            gather_slices(self.table, self.first, k, k + 1, rows, columns, flat, out)
+
+        pool.run(fill, shape[0])
+        return out.reshape(*batch, *shape)
+
+    def _adjoint_host(self, x: np.ndarray) -> np.ndarray:
+        from geometries.kernels.gather_volume import scatter_views
+
+        (views, rows, columns), shape = (s.members[0].shape for s in (self.domain, self.codomain))
+        batch = x.shape[: x.ndim - 3]
+        volume = np.ascontiguousarray(x).reshape(math.prod(batch), *shape)
+        out = np.empty((len(volume), views, rows, columns), x.dtype)
+
+        def fill(k: int) -> None:
+            scatter_views(self.table, self.first, k, k + 1, rows, columns, volume, out)
+
+        pool.run(fill, views)
+        return out.reshape(*batch, views, rows, columns)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        from linops.algebra.product import Product
+
+        if axis in ("row", "col"):
+            return None
+        domain, codomain, table, first = self.domain, self.codomain, self.table, self.first
+        if self.rule.relation(axis) is Relation.CONTRACTED:
+            domain = resized(domain, positions(self.rule.domain, axis), stop - start)
+            return _part(self, domain, codomain, _view_rows(table, start, stop), first)
+        cuts = positions(self.rule.codomain, axis)
+        n = codomain.members[0].shape[cuts[0][1]]
+        codomain = resized(codomain, cuts, stop - start)
+        first = first + start * (np.arange(3) == cuts[0][1]).astype(np.int64)
+        part = _part(self, domain, codomain, table, first)
+        if not padded:
+            return part
+        return Product([PlaneMask(codomain, cuts, -start, n - start), part])
+
+    def _cost(self) -> Cost:
+        streaming = Cost.streaming(self.domain, self.codomain)
+        flops = 30.0 * self.codomain.size * self.domain.members[0].shape[0]
+        return Cost(flops, streaming.read, streaming.written, streaming.read)
+
+
+def _part(whole: ConeGather, domain: Any, codomain: Any, table: Any, first: Any) -> ConeGather:
+    part = object.__new__(ConeGather)
+    LinearOperator.__init__(
+        part, domain, codomain, whole.rule, precision=whole._precision, name=whole.name
+    )
+    part.table, part.first = table, first
+    part.__dict__["_frozen"] = True
+    return part
+
+
+def _table(frames: Trajectory, grid: Grid, center: np.ndarray) -> np.ndarray:
+    assert frames.sources is not None and frames.v is not None
+    unit = min(grid.spacing)
+    to_axis, to_detector = distances(frames, center, unit)
+    back = frames.sources - frames.centers
+    detector = frames.detector
+    table = np.empty((frames.views, 18))
+    for start, axis in ((0, frames.u), (4, outward_normals(frames)), (8, frames.v)):
+        table[:, start : start + 4] = _affine(axis, frames.sources, grid)
+    for start, axis, k in ((12, frames.u, 1), (14, frames.v, 0)):
+        foot = np.einsum("ki,ki->k", back, axis)
+        pitch, offset = detector.pitch[k], detector.offset[k]
+        table[:, start] = (foot - offset) / pitch + (detector.shape[k] - 1) / 2
+        table[:, start + 1] = to_detector / pitch
+    table[:, 16] = to_axis * to_detector / (2 * math.pi)
+    table[:, 17] = _CLEAR * unit
+    return table
+
+
+def _affine(axis: np.ndarray, sources: np.ndarray, grid: Grid) -> np.ndarray:
+    """`(X - S) . axis` as `p0 + px i + py j + pz k` of the voxel's indices."""
+    step = np.array(grid.spacing[::-1])
+    corner = np.array(grid.center[::-1]) - (np.array(grid.shape[::-1]) - 1) / 2 * step
+    start = np.einsum("ki,ki->k", corner - sources, axis)
+    return np.concatenate([start[:, None], axis * step], axis=1)
+
+
+def _view_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Rows of a range of views; views outside the scan see nothing."""
+    views = np.arange(start, stop)
+    inert = (views < 0) | (views >= len(table))
+    rows = np.array(table[np.where(inert, 0, views)])
+    rows[inert, :17] = 0.0
+    rows[inert, 17] = np.finfo(float).max
+    rows.setflags(write=False)
+    return rows
