@@ -33,6 +33,12 @@ def to(x, namespace):
     return np.asarray(x)
 
 
+class Calls(dict):
+    """Counts by name; hashable by identity, as an operator's attributes have to be."""
+
+    __hash__ = object.__hash__
+
+
 class Counting(lo.LinearOperator):
     """A dense operator that counts applications of itself and of its adjoint."""
 
@@ -40,7 +46,7 @@ class Counting(lo.LinearOperator):
         rows, columns = matrix.shape
         super().__init__(lo.Space(columns, matrix.dtype), lo.Space(rows, matrix.dtype), tags=tags)
         self.matrix = matrix
-        self.calls = {"forward": 0, "adjoint": 0}
+        self.calls = Calls(forward=0, adjoint=0)
 
     def _apply(self, x):
         self.calls["forward"] += 1
