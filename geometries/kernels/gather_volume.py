@@ -1,7 +1,7 @@
 """Compiled backprojection of cone views by bilinear interpolation, and its adjoint.
 
-As `geometries/kernels/gather.py`, with rows. A view is flat, with zeros behind it, where voxels that
-see nothing read. Gather: a call owns slices. Scatter: a call owns views.
+As `geometries/kernels/gather.py`, with rows. A view is flat, with zeros behind it, where voxels
+that see nothing read. Gather: a call owns slices. Scatter: a call owns views.
 """
 
 from __future__ import annotations

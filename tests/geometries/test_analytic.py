@@ -662,3 +662,37 @@ def test_geometry_that_wants_a_gradient_is_refused() -> None:
     angles = torch.tensor(beam.angles, requires_grad=True)
     with pytest.raises(GeometryError, match="geometry_operator"):
         fbp(scan(beam, Grid((7, 6))), wave((11, 9)), angles=angles)
+
+
+# --- derivatives --------------------------------------------------------------------------
+
+
+def test_gradients_in_data_filter_and_weights() -> None:
+    """The result is linear in each of them: the gradient times its argument is the result."""
+    torch = pytest.importorskip("torch")
+    beam = geometries()["fan"]
+    A = scan(beam, Grid((7, 6)))
+    g = wave((7, 6), 0.3)
+    leaves = {
+        "filter_response": torch.tensor(ramp_response(9, 1.4)),
+        "angular_weights": torch.tensor(angular_weights(beam.angles, TURN)),
+        "projection_weights": torch.ones(11, 9, dtype=torch.float64),
+    }
+    y = torch.tensor(wave((11, 9)))
+    for leaf in (y, *leaves.values()):
+        leaf.requires_grad_(True)
+    loss = (fbp(A, y, **leaves) * torch.tensor(g)).sum()
+    loss.backward()
+    np.testing.assert_allclose(y.grad.numpy(), fbp_operator(A).H @ g, atol=1e-14)
+    for name, leaf in leaves.items():
+        assert (leaf.grad * leaf).sum().item() == pytest.approx(loss.item(), rel=1e-12), name
+
+
+def test_jax_compiles_and_differentiates() -> None:
+    jax = pytest.importorskip("jax")
+    A = fbp_operator(scan(geometries()["fan"], Grid((7, 6)), "float32"))
+    y, g = wave((11, 9)).astype("float32"), wave((7, 6), 0.3).astype("float32")
+    image = jax.jit(lambda v: A @ v)(jax.numpy.asarray(y))
+    np.testing.assert_allclose(image, A @ y, rtol=1e-4, atol=1e-6)
+    gradient = jax.grad(lambda v: ((A @ v) * g).sum())(jax.numpy.asarray(y))
+    np.testing.assert_allclose(gradient, A.H @ g, rtol=1e-4, atol=1e-6)
