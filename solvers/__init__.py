@@ -5,9 +5,20 @@ else: no geometry, no device.
 """
 
 from solvers.cgls import cgls
+from solvers.partitions import Partitions
+from solvers.regularization import Regularization, automatic_regularization
 from solvers.result import SolverResult
 from solvers.sirt import sirt
 from solvers.tv import tv
 from solvers.vcd import vcd
 
-__all__ = ["SolverResult", "cgls", "sirt", "tv", "vcd"]
+__all__ = [
+    "Partitions",
+    "Regularization",
+    "SolverResult",
+    "automatic_regularization",
+    "cgls",
+    "sirt",
+    "tv",
+    "vcd",
+]

@@ -1,0 +1,185 @@
+"""Automatic strength of noise and prior, from the data alone.
+
+The formulas are those usual in model-based CT: the noise from an assumed signal-to-noise ratio,
+the scale of the prior from a typical attenuation. They are starting points, not estimates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linops import arrays
+from linops.operator import LinearOperator
+from linops.space import Space
+from solvers.elements import require_finite
+from solvers.weights import measurement_weights
+
+__all__ = ["Regularization", "automatic_regularization"]
+
+_VIEWS = 20
+_BINS = 400
+
+
+class Regularization(NamedTuple):
+    """Standard deviation of a measurement of weight 1, and scales of two priors."""
+
+    sigma_y: float
+    sigma_x: float
+    sigma_prox: float
+
+
+def automatic_regularization(
+    A: LinearOperator,
+    y: Any,
+    weights: Any = None,
+    sharpness: float = 1.0,
+    snr_db: float = 30.0,
+    *,
+    pitch: float | None = None,
+    columns: int | None = None,
+    plane: tuple[int, int] | None = None,
+    spacing: float | None = None,
+    magnification: float | None = None,
+) -> Regularization:
+    """Strengths of noise and prior for `vcd`.
+
+    Parameters
+    ----------
+    A
+        A projector; pitch, columns, plane, spacing and magnification are read from its
+        `geometry` and `grid`. Others give them by name (spaces give `columns` and `plane`).
+    y
+        Measurements, first axis views.
+    weights
+        As for `vcd`.
+    sharpness
+        One more doubles `sigma_x`.
+    snr_db
+        Assumed ratio of signal and noise; 20 more divide `sigma_y` by 10.
+    pitch, columns
+        Of the detector along a row.
+    plane, spacing
+        Shape (rows, columns) and pixel width of a slice.
+    magnification
+        At the axis; 1 for a parallel beam.
+
+    Returns
+    -------
+    Regularization
+        `sigma_y`, `sigma_x`, `sigma_prox` as plain floats.
+
+    Raises
+    ------
+    ValueError
+        For data that are not finite, or where a number is neither given nor to be read.
+    """
+    for name, value in (("sharpness", sharpness), ("snr_db", snr_db)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; it is a finite number")
+    scan = _scan(A, pitch, columns, plane, spacing, magnification)
+    A.codomain.check_shape(y, "y")
+    chosen = _views(y.shape[0])
+    part = arrays.to_numpy(y[chosen[0] : chosen[0] + 1] if y.shape[0] == 1 else _taken(y, chosen))
+    part = np.asarray(part, np.float64)
+    require_finite(part, "y")
+    if arrays.is_array(weights):
+        weights = _taken(weights, chosen)
+        weights = np.asarray(arrays.to_numpy(weights), np.float64)
+    w = measurement_weights(weights, part, Space(part.shape, "float64"))
+    inside = _support(part)
+    cell = scan["pitch"] / scan["magnification"]
+    ny, nx = scan["plane"]
+    width = scan["spacing"]
+    weighted = part**2 if w is None else w * part**2
+    signal = math.sqrt(float(weighted[inside].mean()))
+    sigma_y = 10 ** (-snr_db / 20) * signal * math.sqrt(width / cell)
+    path = min(2 * ny * nx / (ny + nx) * width, scan["columns"] * cell)
+    typical = float(np.abs(part[inside]).mean()) / path
+    sigma_x = 0.2 * 2.0**sharpness * typical
+    return Regularization(sigma_y, sigma_x, sigma_x)
+
+
+def _views(count: int) -> np.ndarray:
+    """At most 20 views, evenly spread."""
+    if count <= _VIEWS:
+        return np.arange(count)
+    return np.arange(_VIEWS) * count // _VIEWS
+
+
+def _taken(x: Any, chosen: np.ndarray) -> Any:
+    xp = arrays.namespace(x)
+    if arrays.is_numpy(x):
+        return x[chosen]
+    return xp.take(x, arrays.convert(chosen, x), axis=0)
+
+
+def _support(y: np.ndarray) -> np.ndarray:
+    """Which measurements belong to the object: a histogram's background peak set apart."""
+    everything = np.ones(y.shape, bool)
+    if not (y > 0).any():
+        return everything
+    counts, edges = np.histogram(y, _BINS)
+    # The peak nearest 0: from the bin of 0 uphill.
+    peak = int(np.clip(np.searchsorted(edges, 0.0, side="right") - 1, 0, _BINS - 1))
+    while True:
+        around = range(max(peak - 1, 0), min(peak + 2, _BINS))
+        best = max(around, key=lambda i: counts[i])
+        if counts[best] <= counts[peak]:
+            break
+        peak = best
+    low = 0.1 * counts[peak]
+    right = left = peak
+    while right + 1 < _BINS and counts[right] > low:
+        right += 1
+    while left > 0 and counts[left] > low:
+        left -= 1
+    threshold = edges[right] + (edges[right] - edges[left])
+    above = y[y > threshold]
+    if not above.size:
+        return everything
+    inside: np.ndarray = y >= 0.25 * np.median(above)
+    return inside
+
+
+def _scan(
+    A: LinearOperator,
+    pitch: float | None,
+    columns: int | None,
+    plane: tuple[int, int] | None,
+    spacing: float | None,
+    magnification: float | None,
+) -> dict[str, Any]:
+    geometry, grid = getattr(A, "geometry", None), getattr(A, "grid", None)
+    detector = getattr(geometry, "detector", None)
+    if pitch is None and detector is not None:
+        pitch = float(np.ravel(detector.pitch)[-1])
+    if columns is None and A.codomain.shape:
+        columns = int(A.codomain.shape[-1])
+    if plane is None and isinstance(A.domain, Space) and A.domain.ndim >= 2:
+        plane = (A.domain.shape[-2], A.domain.shape[-1])
+    if spacing is None:
+        known = getattr(grid, "spacing", None)
+        if known is None and isinstance(A.domain, Space):
+            known = A.domain.spacing
+        spacing = None if known is None else float(np.ravel(known)[-1])
+    if magnification is None and geometry is not None:
+        near = getattr(geometry, "source_to_axis", None)
+        far = getattr(geometry, "source_to_detector", None)
+        if near is None or far is None:
+            magnification = 1.0
+        else:
+            magnification = float(np.mean(np.asarray(far) / np.asarray(near)))
+    found = {
+        "pitch": pitch, "columns": columns, "plane": plane, "spacing": spacing,
+        "magnification": magnification,
+    }
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"{A.name} tells no {', '.join(missing)}: pass {'it' if len(missing) == 1 else 'them'} "
+            "by name"
+        )
+    return found
