@@ -1,4 +1,4 @@
-"""Convolve against its definition, SciPy, and its own dense matrix; both boundaries, both methods."""
+"""Convolve against its definition and SciPy: both boundaries, both methods, real and complex."""
 
 from __future__ import annotations
 
