@@ -87,9 +87,9 @@ class VStack(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, terms: Sequence[LinearOperator]) -> None:
+    def __init__(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> None:
         super().__init__(
-            terms[0].domain, _product([term.codomain for term in terms]), name="vstack"
+            terms[0].domain, _product([term.codomain for term in terms]), rule, name="vstack"
         )
         self.terms = tuple(terms)
 
@@ -157,7 +157,8 @@ class VStack(LinearOperator):
             if block is None:
                 return None
             blocks.append(block)
-        return VStack(blocks)
+        # The same rule: equal extents of what is left would join axes that are apart here.
+        return VStack(blocks, _still_split(self.rule, [b.rule for b in blocks]))
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         ranges = [
@@ -187,9 +188,9 @@ class HStack(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, terms: Sequence[LinearOperator]) -> None:
+    def __init__(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> None:
         super().__init__(
-            _product([term.domain for term in terms]), terms[0].codomain, name="hstack"
+            _product([term.domain for term in terms]), terms[0].codomain, rule, name="hstack"
         )
         self.terms = tuple(terms)
 
@@ -247,7 +248,9 @@ class HStack(LinearOperator):
             if block is None:
                 return None
             blocks.append(block)
-        return HStack(blocks)
+        # The same rule: equal extents of what is left would join axes that are apart here.
+        duals = [block.rule.adjoint() for block in blocks]
+        return HStack(blocks, _still_split(self.rule.adjoint(), duals).adjoint())
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         ranges = [
@@ -579,6 +582,21 @@ def _spread_tags(terms: Sequence[LinearOperator], spreading: set[str]) -> frozen
         if any(tag in term.tags for term in terms):
             tags.add(tag)
     return frozenset(tags)
+
+
+def _still_split(rule: Rule, blocks: Sequence[Rule]) -> Rule:
+    """The rule of a stack for its blocks: axes that one of them must not split are whole."""
+    whole = {
+        own.name
+        for block in blocks
+        for row, theirs in zip(rule.domain, block.domain, strict=True)
+        for own, axis in zip(row, theirs, strict=True)
+        if not axis.splits
+    }
+    flat = [row for block in blocks for row in block.codomain]
+    for row, theirs in zip(rule.codomain, flat, strict=True):
+        whole |= {own.name for own, axis in zip(row, theirs, strict=True) if not axis.splits}
+    return _whole_but(rule, set(rule.names) - whole)
 
 
 def _whole_but(rule: Rule, legal: set[str]) -> Rule:

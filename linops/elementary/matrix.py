@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, ClassVar
 
@@ -144,7 +145,7 @@ class Matrix(LinearOperator):
     def _multiply(self, x: Array, source: Any, target: Any, adjoint: bool) -> Array:
         batch = tuple(x.shape)[: x.ndim - source.ndim]
         if is_sparse(self.array):
-            host = arrays.to_numpy(x).reshape(-1, source.size)
+            host = arrays.to_numpy(x).reshape(math.prod(batch), source.size)
             matrix = self.array.conj().T if adjoint else self.array
             y = np.asarray((matrix @ host.T).T).reshape(*batch, *target.shape)
             return arrays.convert(y, x)

@@ -25,9 +25,9 @@ __all__ = [
 def check_immutable(s: Subject) -> None:
     """Nothing can be set or deleted after construction; the operator hashes by identity."""
     A = s.operator
-    for change in (lambda: setattr(A, "name", "other"), lambda: delattr(A, "name")):
+    for change, arguments in ((setattr, ("name", "other")), (delattr, ("name",))):
         try:
-            change()
+            change(A, *arguments)
         except AttributeError:
             continue
         raise Failure("attributes can be changed after construction")
