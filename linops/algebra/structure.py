@@ -22,7 +22,7 @@ __all__ = ["Skeleton", "children", "flatten", "leaves", "rebuilt", "skeleton", "
 
 Unpack = Callable[[Array, np.dtype], Array]
 
-_UNSEEN = ("name", "_frozen")
+_UNSEEN = ("name", "_frozen", "_children")
 
 
 def flatten(operator: Operator) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
@@ -30,11 +30,12 @@ def flatten(operator: Operator) -> tuple[dict[str, Any], tuple[tuple[str, Hashab
     data: dict[str, Any] = {}
     static: list[tuple[str, Hashable]] = []
     cached = _cached_names(type(operator))
+    known = operator.__dict__.get("_children")
     for name in sorted(operator.__dict__):
         if name in _UNSEEN or name in cached or name.startswith("_cache"):
             continue
         value = operator.__dict__[name]
-        if _is_data(value):
+        if _is_data(value) if known is None else name in known:
             data[name] = value
         else:
             static.append((name, _Held(value) if _is_sparse(value) else value))
@@ -79,7 +80,8 @@ def rebuilt(
     operator = object.__new__(cls)
     for key, value in static:
         operator.__dict__[key] = value.array if isinstance(value, _Held) else value
-    operator.__dict__.update(data, name=name, _frozen=True)
+    # What is put in the place of an array stays a child, whatever it is.
+    operator.__dict__.update(data, name=name, _frozen=True, _children=frozenset(data))
     return operator
 
 
