@@ -132,7 +132,7 @@ class Operator(ABC):
         return self.codomain.size, self.domain.size
 
     def describe(self) -> str:
-        """The tree that will run, one line an operator, with spaces, rules and precision."""
+        """The tree that will run, one line an operator: spaces, rule, precision, flops, bytes."""
         from linops.algebra.describe import describe
 
         return describe(self)
@@ -325,6 +325,11 @@ class Operator(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def _repr_html_(self) -> str:
+        from linops.algebra.describe import describe_html
+
+        return describe_html(self)
 
     def __repr__(self) -> str:
         try:

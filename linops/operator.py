@@ -126,6 +126,12 @@ class LinearOperator(Operator):
 
         return norm(self, iterations, rtol, seed, return_info)
 
+    def spy(self, **options: Any) -> Any:
+        """A picture of where the matrix is not zero; options of `linops.plotting.spy`."""
+        from linops.plotting import spy
+
+        return spy(self, **options)
+
     def columns(self, index: Any, axes: tuple[str | int, ...] | None = None) -> LinearOperator:
         """A restricted to part of its domain: `A @ Scatter(domain, index, axes)`.
 
