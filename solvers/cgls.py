@@ -82,9 +82,20 @@ def cgls(
     damp = non_negative("damp", damp)
     normal_rtol = non_negative("normal_rtol", normal_rtol)
     run = Run(
-        "cgls", A, y, iterations=iterations, x0=x0, rtol=rtol, atol=atol, callback=callback,
-        progress=progress, checkpoint_directory=checkpoint_directory, resume=resume,
-        checkpoint_every=checkpoint_every, keep=keep, settings={"damp": damp},
+        "cgls",
+        A,
+        y,
+        iterations=iterations,
+        x0=x0,
+        rtol=rtol,
+        atol=atol,
+        callback=callback,
+        progress=progress,
+        checkpoint_directory=checkpoint_directory,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        settings={"damp": damp},
         tolerances={"normal_rtol": normal_rtol},
     )
     square = damp * damp

@@ -196,7 +196,7 @@ class Checkpointer:
                 f"{folder} belongs to another solve: {', '.join(different)} "
                 f"{'differs' if len(different) == 1 else 'differ'}"
             )
-        state = {}
+        state: dict[str, Any] = {}
         for name, spec in metadata["state"].items():
             members = spec["arrays"]
             parts = [_read(folder, member, source) for member in members]
@@ -263,9 +263,7 @@ def _find(path: Path) -> Path:
             if match and (entry / _RANK / _METADATA).is_file():
                 steps.append((int(match.group(1)), entry / _RANK))
     if not steps:
-        raise CheckpointError(
-            f"{path} holds no complete checkpoint: no step-*/{_RANK}/{_METADATA}"
-        )
+        raise CheckpointError(f"{path} holds no complete checkpoint: no step-*/{_RANK}/{_METADATA}")
     return max(steps)[1]
 
 
@@ -288,6 +286,7 @@ def _checked(metadata: Mapping[str, Any], source: Path) -> dict[str, Any]:
     need(isinstance(iteration, int) and iteration >= 0, "no iteration")
     need(isinstance(metadata.get("problem"), dict), "no description of the problem")
     history = metadata.get("history")
+    assert isinstance(iteration, int)
     need(isinstance(history, list) and len(history) == iteration + 1, "no history of that length")
     histories = metadata.get("histories")
     need(isinstance(histories, dict) and all(map(_floats, histories.values())), "bad histories")
@@ -311,7 +310,10 @@ def _checked(metadata: Mapping[str, Any], source: Path) -> dict[str, Any]:
         )
         need(good, f"no specification of {name!r}")
     return {
-        "iteration": iteration, "history": history, "histories": histories, "ended": ended,
+        "iteration": iteration,
+        "history": history,
+        "histories": histories,
+        "ended": ended,
         "tolerances": tolerances,
     }
 

@@ -38,8 +38,10 @@ def array_digest(x: Any) -> str:
 
 
 def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(
-        value, Enum
+    if (
+        value is None
+        or (isinstance(value, (bool, int, float, complex, str, bytes))
+        and not isinstance(value, Enum))
     ):
         digest.update(f"{type(value).__name__}:{value!r};".encode())
         return
@@ -113,7 +115,7 @@ def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
     _feed(digest, own, seen)
 
 
-def _feed_function(digest: Any, function: types.FunctionType, seen: dict[int, Any]) -> None:
+def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
     digest.update(b"function;")
     _feed(digest, function.__code__, seen)
     _feed(digest, function.__defaults__, seen)

@@ -213,9 +213,11 @@ class Run:
             if given:
                 raise ValueError(f"x0 has the batch axes {given}, y has {self.batch}")
             spread = zeros(self.A.domain, self.batch, self.y)
-            x = tuple(a + b for a, b in zip(spread, x, strict=True)) if isinstance(
-                x, tuple
-            ) else spread + x
+            x = (
+                tuple(a + b for a, b in zip(spread, x, strict=True))
+                if isinstance(x, tuple)
+                else spread + x
+            )
         require_finite(x, "x0")
         return x
 

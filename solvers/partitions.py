@@ -65,7 +65,7 @@ class Partitions:
         if callable(value):
             return cls(order=value, capped=True)
         if isinstance(value, (int, np.integer)):
-            return cls(counts=(value,))
+            return cls(counts=(int(value),))
         entries = list(value)
         if entries and all(np.ndim(entry) == 0 for entry in entries):
             return cls(counts=tuple(entries))
@@ -166,9 +166,7 @@ def checked(subsets: Sequence[Any], positions: np.ndarray) -> list[np.ndarray]:
             f"they are to hold each of the {len(positions)} positions of the region once"
         )
     length = max(len(a) for a in arrays)
-    return [
-        np.concatenate([a, np.full(length - len(a), -1)]).astype(np.int64) for a in arrays
-    ]
+    return [np.concatenate([a, np.full(length - len(a), -1)]).astype(np.int64) for a in arrays]
 
 
 def _bit_reversed(count: int) -> np.ndarray:

@@ -55,9 +55,9 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
         # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever
         # the units. The two shares of the step's budget were tuned on small scans.
         norm = operator_norm(A, y) * _SAFETY
-        pitches = zip(A.domain.shape, prior.spacing, strict=True)
+        pitches = zip(prior.domain.shape, prior.spacing, strict=True)
         edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
-        top = 1.0 if W is None else max(float(xp.max(W)), np.finfo(np.float32).tiny)
+        top = 1.0 if W is None else max(float(xp.max(W)), 1e-30)
         sigma = _DATA_STEP * top if norm > 0 else 0.0
         tau = _DATA_SHARE / (sigma * norm**2) if norm > 0 else 1.0
         sigma_edge = (1.0 - _DATA_SHARE) / (tau * edge**2) if edge > 0 else 0.0
@@ -79,7 +79,9 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
         r = subtract(y, z)
         (rr,) = products((A.codomain, r, r))
         run.completed(
-            np.sqrt(rr), x, lambda: {"x": x, "p": p, "q": q},
+            np.sqrt(rr),
+            x,
+            lambda: {"x": x, "p": p, "q": q},
             {"objective": objective / N, "gap": gap / N},
         )
     run.x = x
@@ -88,7 +90,8 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
 
 def operator_norm(A: LinearOperator, like: Any) -> float:
     """The largest singular value from below, by a few power steps on `A.H A`."""
-    v = abs(A.domain.random(0, like))
+    start: Any = A.domain.random(0, like)
+    v = abs(start)
     value = 0.0
     for _ in range(_POWER_STEPS):
         length = math.sqrt(float(products((A.domain, v, v))[0]))
@@ -151,8 +154,12 @@ def _gap(
     below = xp.where(slope < 0, -slope, xp.zeros_like(slope))
     one = xp.ones_like(lengths)
     data, edge, pp, py, free, out = products(
-        (A.codomain, r, weighted), (A.domain, lengths, one), (A.codomain, p, square),
-        (A.codomain, p, y), (A.domain, slack, one), (A.domain, below, one),
+        (A.codomain, r, weighted),
+        (A.domain, lengths, one),
+        (A.codomain, p, square),
+        (A.codomain, p, y),
+        (A.domain, slack, one),
+        (A.domain, below, one),
     )
     reach = 2.0 * float(xp.max(x)) if x.size else 0.0
     objective = 0.5 * data + lam * edge

@@ -157,7 +157,7 @@ def _scan(
     if pitch is None and detector is not None:
         pitch = float(np.ravel(detector.pitch)[-1])
     if columns is None and A.codomain.shape:
-        columns = int(A.codomain.shape[-1])
+        columns = int(A.codomain.members[-1].shape[-1])
     if plane is None and isinstance(A.domain, Space) and A.domain.ndim >= 2:
         plane = (A.domain.shape[-2], A.domain.shape[-1])
     if spacing is None:
@@ -173,7 +173,10 @@ def _scan(
         else:
             magnification = float(np.mean(np.asarray(far) / np.asarray(near)))
     found = {
-        "pitch": pitch, "columns": columns, "plane": plane, "spacing": spacing,
+        "pitch": pitch,
+        "columns": columns,
+        "plane": plane,
+        "spacing": spacing,
         "magnification": magnification,
     }
     missing = [name for name, value in found.items() if value is None]

@@ -53,7 +53,9 @@ def sirt(
         `(low, high)`, None for no bound.
     row_sums, column_sums
         Sums of |A| along rows (an element of the codomain) and columns (of the domain).
-    iterations, x0, rtol, atol, callback, progress, checkpoint_directory, resume, checkpoint_every, keep
+    iterations, x0, rtol, atol, callback, progress
+        As for `cgls`.
+    checkpoint_directory, resume, checkpoint_every, keep
         As for `cgls`.
 
     Raises
@@ -76,18 +78,31 @@ def sirt(
             "row_sums and column_sums"
         )
     run = Run(
-        "sirt", A, y, iterations=iterations, x0=x0, rtol=rtol, atol=atol, callback=callback,
-        progress=progress, checkpoint_directory=checkpoint_directory, resume=resume,
-        checkpoint_every=checkpoint_every, keep=keep,
+        "sirt",
+        A,
+        y,
+        iterations=iterations,
+        x0=x0,
+        rtol=rtol,
+        atol=atol,
+        callback=callback,
+        progress=progress,
+        checkpoint_directory=checkpoint_directory,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
         settings={
-            "relaxation": relaxation, "bounds": [low, high], "row_sums": row_sums,
+            "relaxation": relaxation,
+            "bounds": [low, high],
+            "row_sums": row_sums,
             "column_sums": column_sums,
         },
     )
     sums = [
         None if given is None else admit(given, space, name, like=run.y)
         for given, space, name in (
-            (row_sums, A.codomain, "row_sums"), (column_sums, A.domain, "column_sums"),
+            (row_sums, A.codomain, "row_sums"),
+            (column_sums, A.domain, "column_sums"),
         )
     ]
     if run.restored is None:

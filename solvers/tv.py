@@ -68,7 +68,9 @@ def tv(
         Pitch of each axis in the prior; by default that of the domain.
     weights
         Statistical weights W >= 0, an array of the codomain's shape.
-    iterations, x0, rtol, atol, callback, progress, checkpoint_directory, resume, checkpoint_every, keep
+    iterations, x0, rtol, atol, callback, progress
+        As for `cgls`.
+    checkpoint_directory, resume, checkpoint_every, keep
         As for `cgls`.
 
     Returns
@@ -104,9 +106,20 @@ def tv(
     if method == "adam":
         settings["learning_rate"] = learning_rate
     run = Run(
-        f"tv-{method}", A, y, iterations=iterations, x0=x0, rtol=rtol, atol=atol,
-        callback=callback, progress=progress, checkpoint_directory=checkpoint_directory,
-        resume=resume, checkpoint_every=checkpoint_every, keep=keep, settings=settings,
+        f"tv-{method}",
+        A,
+        y,
+        iterations=iterations,
+        x0=x0,
+        rtol=rtol,
+        atol=atol,
+        callback=callback,
+        progress=progress,
+        checkpoint_directory=checkpoint_directory,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        settings=settings,
     )
     if method == "pdhg":
         return primal_dual(run, prior, weight, W)

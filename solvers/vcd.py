@@ -133,14 +133,29 @@ def vcd(
     require_finite(y, "y")
     w = measurement_weights(weights, y, codomain)
     run = Run(
-        "vcd", A, y, iterations=iterations, x0=x0, callback=callback, progress=progress,
-        checkpoint_directory=checkpoint_directory, resume=resume,
-        checkpoint_every=checkpoint_every, keep=keep,
+        "vcd",
+        A,
+        y,
+        iterations=iterations,
+        x0=x0,
+        callback=callback,
+        progress=progress,
+        checkpoint_directory=checkpoint_directory,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
         settings={
-            "prior": prior, "weights": w, "sigma_y": sigma, "partitions": schedule,
-            "seed": seed, "bounds": [low, high], "max_step": max_step, "positions": positions,
+            "prior": prior,
+            "weights": w,
+            "sigma_y": sigma,
+            "partitions": schedule,
+            "seed": seed,
+            "bounds": [low, high],
+            "max_step": max_step,
+            "positions": positions,
         },
-        tolerances={"change": change_rtol}, by_residual=False,
+        tolerances={"change": change_rtol},
+        by_residual=False,
     )
     x = clipped(run.x, low, high) if run.started else run.x
     state = _State(run, prior, w, 1.0 / sigma**2, (low, high), max_step, positions.size)
@@ -266,7 +281,9 @@ class _State:
             self.e = self.e - moved * step
         return xp.sum(xp.abs(change)), step
 
-    def record(self, changes: Sequence[Any], steps: Sequence[Any], sigma: float) -> dict[str, float]:
+    def record(
+        self, changes: Sequence[Any], steps: Sequence[Any], sigma: float
+    ) -> dict[str, float]:
         """The histories' values after a pass."""
         run, e = self.run, self.e
         xp = arrays.namespace(e)
@@ -290,7 +307,8 @@ class _State:
 
     def residual(self) -> np.ndarray:
         """|y - A x|."""
-        return np.sqrt(products((self.run.A.codomain, self.e, self.e))[0])
+        norm: np.ndarray = np.sqrt(products((self.run.A.codomain, self.e, self.e))[0])
+        return norm
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -334,8 +352,8 @@ class _Deals:
         """Those of pass `number`."""
         if not self._positions.size:
             return []
-        count = 0 if self._explicit is not None else self._schedule.count(
-            number, self._positions.size
+        count = (
+            0 if self._explicit is not None else self._schedule.count(number, self._positions.size)
         )
         if count not in self._made:
             dealt = self._explicit or partition(

@@ -5,4 +5,4 @@ from linops.functionals.qggmrf import QGGMRF
 from linops.functionals.quadratic import Quadratic
 from linops.functionals.total_variation import TotalVariation
 
-__all__ = ["Functional", "QGGMRF", "Quadratic", "TotalVariation"]
+__all__ = ["QGGMRF", "Functional", "Quadratic", "TotalVariation"]

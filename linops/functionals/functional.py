@@ -149,6 +149,7 @@ class SumFunctional(Functional):
     """The sum of functionals on one space."""
 
     def __init__(self, terms: Sequence[Functional]) -> None:
+        self.terms: tuple[Functional, ...]
         flat: list[Functional] = []
         for term in terms:
             flat.extend(term.terms if isinstance(term, SumFunctional) else [term])

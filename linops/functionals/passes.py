@@ -51,9 +51,7 @@ def tv_value(x: Any, h0: Any, h1: Any, h2: Any, eps: Any) -> float:
 
 
 @_jit
-def tv_form(
-    x: Any, v: Any, h0: Any, h1: Any, h2: Any, eps: Any, scale: Any, out: Any
-) -> None:
+def tv_form(x: Any, v: Any, h0: Any, h1: Any, h2: Any, eps: Any, scale: Any, out: Any) -> None:
     """`out += scale * G.H (G v / |G x|)`; the gradient where v is x. `out` comes in as zeros."""
     n0, n1, n2 = x.shape
     zero = x.dtype.type(0)

@@ -203,7 +203,13 @@ class QGGMRF(Functional):
         eps = float(np.finfo(self.domain.dtype).eps)
         floor = self.T * eps if self.p < 2 else 0.0
         numbers = (
-            1.0 / self.sigma_x, 1.0 / self.T, self.p, self.q / self.p, self.p - self.q, floor, 1.0,
+            1.0 / self.sigma_x,
+            1.0 / self.T,
+            self.p,
+            self.q / self.p,
+            self.p - self.q,
+            floor,
+            1.0,
         )
         return tuple(map(kind, (*numbers, _largest(self.domain.dtype))))
 
@@ -229,8 +235,13 @@ class _RestrictedQGGMRF(Restricted):
             shape = (x2.shape[0], self._index.shape[0])
             gradient, diagonal = np.empty(shape, x2.dtype), np.empty(shape, x2.dtype)
             passes().subset_terms(
-                x2, self._index, self._neighbours, functional._weights3(),
-                functional._parameters(), gradient, diagonal,
+                x2,
+                self._index,
+                self._neighbours,
+                functional._weights3(),
+                functional._parameters(),
+                gradient,
+                diagonal,
             )
             return self._back(gradient, x), self._back(diagonal, x)
         flat, here = self._gathered(x)
@@ -242,7 +253,9 @@ class _RestrictedQGGMRF(Restricted):
             gradient = gradient + b * functional.influence(d) * inside
         for axis, b in self._outer():
             low, high = narrow_pair(here, axis)
-            valid = arrays.cast(xp.asarray(arrays.convert(self._index >= 0, x)), functional.domain.dtype)
+            valid = arrays.cast(
+                xp.asarray(arrays.convert(self._index >= 0, x)), functional.domain.dtype
+            )
             m = b * functional.curvature(high - low) * valid
             flow = b * functional.influence(high - low) * valid
             up, down = arrays.widen(flow, axis, 1, 0), arrays.widen(flow, axis, 0, 1)
@@ -256,7 +269,12 @@ class _RestrictedQGGMRF(Restricted):
             x2 = self._slices(x)
             d2 = np.ascontiguousarray(arrays.to_numpy(d)).reshape(x2.shape[0], -1)
             value = passes().subset_quadratic(
-                x2, d2, self._index, self._neighbours, self._inner, functional._weights3(),
+                x2,
+                d2,
+                self._index,
+                self._neighbours,
+                self._inner,
+                functional._weights3(),
                 functional._parameters(),
             )
             return arrays.convert(np.asarray(value), d)
@@ -348,7 +366,8 @@ def _positive(name: str, value: Any) -> Any:
 
 
 def _weights(weights: float | Sequence[float], ndim: int) -> tuple[float, ...]:
-    entries = tuple(weights) if isinstance(weights, (tuple, list, np.ndarray)) else (weights,) * ndim
+    listed = isinstance(weights, (tuple, list, np.ndarray))
+    entries: tuple[Any, ...] = tuple(weights) if listed else (weights,) * ndim  # type: ignore[arg-type]
     values = tuple(float(w) for w in entries)
     good = len(values) == ndim and all(math.isfinite(w) and w >= 0 for w in values)
     if not good or not any(values):

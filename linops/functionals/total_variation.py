@@ -54,7 +54,9 @@ class TotalVariation(Functional):
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {reduction!r}; it is 'mean' or 'sum'")
         if space.ndim == 0 or space.is_complex:
-            raise ValueError(f"total variation takes a real space with one or more axes, got {space}")
+            raise ValueError(
+                f"total variation takes a real space with one or more axes, got {space}"
+            )
         if spacing is not None:
             space = Space(space.shape, space.dtype, space.axes, spacing)
         super().__init__(space)

@@ -15,12 +15,42 @@ SHORT = dict(p=2.0, q=1.2, T=1.0, sigma_x=0.5)
 
 GOLDEN_SCALAR = [
     (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 0.0, 0.0, 0.0, 1.0),
-    (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 1e-3, 4.980173571904e-7, 9.944548895292e-4, 0.9944548895292),
-    (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 0.1, 0.004315965556984, 0.08159568058632, 0.8159568058632),
+    (
+        dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0),
+        1e-3,
+        4.980173571904e-7,
+        9.944548895292e-4,
+        0.9944548895292,
+    ),
+    (
+        dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0),
+        0.1,
+        0.004315965556984,
+        0.08159568058632,
+        0.8159568058632,
+    ),
     (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 1.0, 0.25, 0.4, 0.4),
-    (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 2.0, 0.7296337886251, 0.5442533662757, 0.2721266831379),
-    (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 10.0, 6.840344430160, 0.8957058306964, 0.08957058306964),
-    (dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0), 100.0, 122.5168377517, 1.494218653872, 0.01494218653872),
+    (
+        dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0),
+        2.0,
+        0.7296337886251,
+        0.5442533662757,
+        0.2721266831379,
+    ),
+    (
+        dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0),
+        10.0,
+        6.840344430160,
+        0.8957058306964,
+        0.08957058306964,
+    ),
+    (
+        dict(p=2.0, q=1.2, T=1.0, sigma_x=1.0),
+        100.0,
+        122.5168377517,
+        1.494218653872,
+        0.01494218653872,
+    ),
     (LONG, 1e-3, 2.833808987262e-5, 0.04362765017789, 43.62765017789),
     (LONG, 0.1, 0.02805969387440, 0.3947630518372, 3.947630518372),
     (LONG, 1.0, 0.5672678285307, 0.6760627218482, 0.6760627218482),
@@ -28,14 +58,50 @@ GOLDEN_SCALAR = [
 ]
 
 GOLDEN_VOLUME = [
-    (LONG, (1, 1, 1), 5.391417243757, 0.1762230524629, 0.6718004674500, 0.005338157500850,
-     0.9961536959085, 0.7051329901083, 21.39566269817),
-    (LONG, (1, 2, 0.5), 6.353912087724, 0.2758346343465, 0.6936312423196, -0.04787115535780,
-     0.5570298607058, 0.5101912493576, 17.61714019877),
-    (SHORT, (1, 1, 1), 7.610589716826, 0.3847391331736, 1.165727123846, 0.03453620768844,
-     0.7995328809678, 1.042203980073, 24.43723096214),
-    (SHORT, (1, 2, 0.5), 9.166471335864, 0.5291422401125, 1.286344697306, -0.05222154303841,
-     0.5789941348600, 0.8499187422098, 21.84052283424),
+    (
+        LONG,
+        (1, 1, 1),
+        5.391417243757,
+        0.1762230524629,
+        0.6718004674500,
+        0.005338157500850,
+        0.9961536959085,
+        0.7051329901083,
+        21.39566269817,
+    ),
+    (
+        LONG,
+        (1, 2, 0.5),
+        6.353912087724,
+        0.2758346343465,
+        0.6936312423196,
+        -0.04787115535780,
+        0.5570298607058,
+        0.5101912493576,
+        17.61714019877,
+    ),
+    (
+        SHORT,
+        (1, 1, 1),
+        7.610589716826,
+        0.3847391331736,
+        1.165727123846,
+        0.03453620768844,
+        0.7995328809678,
+        1.042203980073,
+        24.43723096214,
+    ),
+    (
+        SHORT,
+        (1, 2, 0.5),
+        9.166471335864,
+        0.5291422401125,
+        1.286344697306,
+        -0.05222154303841,
+        0.5789941348600,
+        0.8499187422098,
+        21.84052283424,
+    ),
 ]
 
 
@@ -81,8 +147,11 @@ def test_volume_has_its_golden_values(row, namespace):
     assert isinstance(prior(x), float)
     assert prior(x) == pytest.approx(value, rel=rtol)
     for got, want in (
-        (gradient[0, 0, 0], g000), (gradient[1, 1, 1], g111), (gradient[2, 1, 0], g210),
-        (curvature[0, 0, 0], c000), (curvature[1, 1, 1], c111),
+        (gradient[0, 0, 0], g000),
+        (gradient[1, 1, 1], g111),
+        (gradient[2, 1, 0], g210),
+        (curvature[0, 0, 0], c000),
+        (curvature[1, 1, 1], c111),
     ):
         assert float(got) == pytest.approx(want, rel=20 * rtol, abs=rtol)
     assert float(np.asarray(curvature).sum()) == pytest.approx(total, rel=rtol)
@@ -184,8 +253,12 @@ def test_surrogate_is_symmetric_and_positive(dtype):
 
 
 @given(
-    p=st.floats(0.5, 2.0), ratio=st.floats(0.3, 1.0), T=st.floats(0.1, 10.0),
-    scale=st.floats(-6, 6), move=st.floats(-6, 6), seed=st.integers(0, 2**20),
+    p=st.floats(0.5, 2.0),
+    ratio=st.floats(0.3, 1.0),
+    T=st.floats(0.1, 10.0),
+    scale=st.floats(-6, 6),
+    move=st.floats(-6, 6),
+    seed=st.integers(0, 2**20),
 )
 def test_surrogate_majorizes(p, ratio, T, scale, move, seed):
     prior = QGGMRF(lo.Space((2, 3), "float64"), p=p, q=p * ratio, T=T, sigma_x=1.0)
@@ -200,8 +273,10 @@ def test_surrogate_majorizes(p, ratio, T, scale, move, seed):
 @pytest.mark.parametrize("namespace", ["numpy", "torch", "jax"])
 def test_restriction_gives_the_rows_of_the_whole(shape, namespace):
     dtype, rtol = ("float32", 2e-5) if namespace == "jax" else ("float64", 1e-12)
-    prior = QGGMRF(lo.Space(shape, dtype), **SHORT, neighbour_weights=tuple(range(1, len(shape) + 1)))
-    x = np.random.default_rng(5).standard_normal(shape)
+    prior = QGGMRF(
+        lo.Space(shape, dtype), **SHORT, neighbour_weights=tuple(range(1, len(shape) + 1))
+    )
+    x = np.random.default_rng(5).standard_normal(shape).astype(dtype)
     index = np.array([5, 0, 1, -1, 4])
     rows = prior.restrict(index)
     flat = (*shape[:-2], -1)
@@ -211,12 +286,14 @@ def test_restriction_gives_the_rows_of_the_whole(shape, namespace):
     want[..., 3] = want_c[..., 3] = 0
     np.testing.assert_allclose(gradient, want, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(curvature, want_c, rtol=rtol, atol=rtol)
-    d = np.random.default_rng(6).standard_normal(want.shape)
+    d = np.random.default_rng(6).standard_normal(want.shape).astype(dtype)
     d[..., 3] = 0
-    full = np.zeros(shape)
+    full = np.zeros(shape, dtype)
     full.reshape(flat)[..., index[index >= 0]] = d[..., index >= 0]
     form = np.vdot(full, prior.surrogate(x) @ full)
-    assert float(rows.quadratic(to(x, namespace), to(d, namespace))) == pytest.approx(form, rel=10 * rtol)
+    assert float(rows.quadratic(to(x, namespace), to(d, namespace))) == pytest.approx(
+        form, rel=10 * rtol
+    )
     S = rows.surrogate(x)
     assert np.vdot(d, S @ d) == pytest.approx(form, rel=1e-5)
 
@@ -240,8 +317,18 @@ def test_sum_and_scaling():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("p", 2.5), ("p", 0), ("q", 0), ("q", 2.1), ("T", 0), ("T", float("nan")), ("sigma_x", -1),
-     ("neighbour_weights", (0, 0)), ("neighbour_weights", (1, -1)), ("neighbour_weights", (1, 1, 1))],
+    [
+        ("p", 2.5),
+        ("p", 0),
+        ("q", 0),
+        ("q", 2.1),
+        ("T", 0),
+        ("T", float("nan")),
+        ("sigma_x", -1),
+        ("neighbour_weights", (0, 0)),
+        ("neighbour_weights", (1, -1)),
+        ("neighbour_weights", (1, 1, 1)),
+    ],
 )
 def test_bad_parameters_are_named(name, value):
     with pytest.raises(ValueError, match=name):

@@ -37,7 +37,9 @@ def test_value_gradient_and_surrogate(shape, namespace):
     h = 1e-6
     slope = (lengths(x + h * d, spacing, 1e-3) - lengths(x - h * d, spacing, 1e-3)).mean() / (2 * h)
     gradient = tv.gradient(to(x, namespace))
-    assert np.vdot(np.asarray(gradient), d) == pytest.approx(slope, rel=1e-4 if rtol > 1e-6 else 1e-8)
+    assert np.vdot(np.asarray(gradient), d) == pytest.approx(
+        slope, rel=1e-4 if rtol > 1e-6 else 1e-8
+    )
     S = tv.surrogate(to(x, namespace))
     dense = S.to_dense().astype("float64")
     np.testing.assert_allclose(dense, dense.T, rtol=10 * rtol, atol=rtol)
@@ -69,8 +71,15 @@ def test_constants_and_spacing_of_the_space():
 
 @pytest.mark.parametrize(
     "options",
-    [dict(eps=0), dict(eps=-1), dict(eps=float("nan")), dict(spacing=0), dict(reduction="max"),
-     dict(spacing=float("nan")), dict(spacing=(1, 1, 1))],
+    [
+        dict(eps=0),
+        dict(eps=-1),
+        dict(eps=float("nan")),
+        dict(spacing=0),
+        dict(reduction="max"),
+        dict(spacing=float("nan")),
+        dict(spacing=(1, 1, 1)),
+    ],
 )
 def test_bad_options_are_refused(options):
     with pytest.raises(ValueError):
@@ -81,7 +90,7 @@ def test_bad_options_are_refused(options):
 def test_quadratic(namespace):
     dtype = "float32" if namespace == "jax" else "float64"
     space = lo.Space((2, 3, 4), dtype)
-    center, x, d = np.random.default_rng(2).standard_normal((3, 2, 3, 4))
+    center, x, d = np.random.default_rng(2).standard_normal((3, 2, 3, 4)).astype(dtype)
     f = Quadratic(space, 3.0, center)
     assert f(to(x, namespace)) == pytest.approx(1.5 * np.sum((x - center) ** 2), rel=1e-6)
     np.testing.assert_allclose(f.gradient(to(x, namespace)), 3 * (x - center), rtol=1e-5)

@@ -24,11 +24,21 @@ def operator_for(namespace, shape=6):
 @pytest.mark.parametrize("shape", [6, (2, 3)])
 def test_cgls_has_its_golden_history(namespace, shape):
     result = cgls(operator_for(namespace, shape), to(golden_data(), namespace), iterations=4)
-    golden = [2.40600369128977, 0.81744582524406, 0.34165578089470, 0.11559865947583, 0.02946858602816]
+    golden = [
+        2.40600369128977,
+        0.81744582524406,
+        0.34165578089470,
+        0.11559865947583,
+        0.02946858602816,
+    ]
     rtol = 3e-5 if namespace == "jax" else 1e-11
     np.testing.assert_allclose(result.residual_history, golden, rtol=rtol)
     assert all(type(value) is float for value in result.residual_history)
-    assert (result.iterations, result.converged, result.reason) == (4, False, "iteration limit reached")
+    assert (result.iterations, result.converged, result.reason) == (
+        4,
+        False,
+        "iteration limit reached",
+    )
     assert type(result.solution) is type(to(golden_data(), namespace))
     assert tuple(result.solution.shape) == ((6,) if shape == 6 else shape)
 
@@ -36,8 +46,16 @@ def test_cgls_has_its_golden_history(namespace, shape):
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_sirt_has_its_golden_history(namespace):
     result = sirt(operator_for(namespace), to(golden_data(), namespace), iterations=4)
-    golden = [2.40600369128977, 0.92287084924754, 0.62413240859575, 0.43764823424702, 0.37299690424342]
-    np.testing.assert_allclose(result.residual_history, golden, rtol=3e-5 if namespace == "jax" else 1e-11)
+    golden = [
+        2.40600369128977,
+        0.92287084924754,
+        0.62413240859575,
+        0.43764823424702,
+        0.37299690424342,
+    ]
+    np.testing.assert_allclose(
+        result.residual_history, golden, rtol=3e-5 if namespace == "jax" else 1e-11
+    )
     assert float(np.asarray(result.solution).min()) >= 0
 
 
@@ -82,7 +100,9 @@ def test_members_of_a_batch_solve_alone(solver, namespace):
     for i, alone in enumerate(single):
         np.testing.assert_allclose(together.solution[i], alone.solution, **tolerance)
         column = [row[i] for row in together.residual_history]
-        np.testing.assert_allclose(column[: alone.iterations + 1], alone.residual_history, **tolerance)
+        np.testing.assert_allclose(
+            column[: alone.iterations + 1], alone.residual_history, **tolerance
+        )
         assert all(value == column[alone.iterations] for value in column[alone.iterations :])
     assert together.converged == [alone.converged for alone in single]
     assert together.reason == [alone.reason for alone in single]
@@ -101,7 +121,10 @@ def test_the_start_may_be_good_enough(solver, case):
     x = np.array([3.0, 0, 1, 2, 0, 1])
     y = golden_matrix() @ x
     options = {
-        "zero": {}, "exact": dict(x0=x), "rtol": dict(rtol=1.01), "atol": dict(atol=1e3),
+        "zero": {},
+        "exact": dict(x0=x),
+        "rtol": dict(rtol=1.01),
+        "atol": dict(atol=1e3),
     }[case]
     result = solver(golden_operator(), 0 * y if case == "zero" else y, iterations=5, **options)
     assert result.iterations == 0 and result.converged is True
@@ -218,14 +241,34 @@ def test_applications_are_counted():
 
 @pytest.mark.parametrize(
     ("solver", "options"),
-    [(s, o) for s in (cgls, sirt) for o in (
-        dict(iterations=-1), dict(iterations=True), dict(iterations=1.5), dict(rtol=-1),
-        dict(rtol=float("nan")), dict(atol=-1), dict(atol=float("inf")), dict(callback=7),
-        dict(x0=np.zeros(5)), dict(checkpoint_every=0), dict(keep=0), dict(progress="yes"),
-    )] + [(cgls, dict(damp=-1)), (cgls, dict(normal_rtol=-1))] + [
-        (sirt, o) for o in (
-            dict(relaxation=0), dict(relaxation=float("nan")), dict(bounds=(1, 0)),
-            dict(bounds=(1,)), dict(bounds=3), dict(bounds=(float("nan"), None)),
+    [
+        (s, o)
+        for s in (cgls, sirt)
+        for o in (
+            dict(iterations=-1),
+            dict(iterations=True),
+            dict(iterations=1.5),
+            dict(rtol=-1),
+            dict(rtol=float("nan")),
+            dict(atol=-1),
+            dict(atol=float("inf")),
+            dict(callback=7),
+            dict(x0=np.zeros(5)),
+            dict(checkpoint_every=0),
+            dict(keep=0),
+            dict(progress="yes"),
+        )
+    ]
+    + [(cgls, dict(damp=-1)), (cgls, dict(normal_rtol=-1))]
+    + [
+        (sirt, o)
+        for o in (
+            dict(relaxation=0),
+            dict(relaxation=float("nan")),
+            dict(bounds=(1, 0)),
+            dict(bounds=(1,)),
+            dict(bounds=3),
+            dict(bounds=(float("nan"), None)),
         )
     ],
 )
@@ -254,9 +297,7 @@ def test_sirt_wants_to_know_the_signs():
         sirt(A, golden_data(), iterations=3)
     assert A.calls["forward"] == 0
     size = abs(M)
-    result = sirt(
-        A, M @ np.ones(6), iterations=400, row_sums=size.sum(1), column_sums=size.sum(0)
-    )
+    result = sirt(A, M @ np.ones(6), iterations=400, row_sums=size.sum(1), column_sums=size.sum(0))
     np.testing.assert_allclose(result.solution, 1, rtol=1e-3)
 
 
@@ -282,7 +323,9 @@ def test_the_order_of_measurements_does_not_matter(order):
     order = list(order)
     for solver, rtol in ((sirt, 1e-10), (cgls, 1e-9)):
         plain = solver(golden_operator(), golden_data(), iterations=4).solution
-        mixed = solver(lo.Matrix(golden_matrix()[order]), golden_data()[order], iterations=4).solution
+        mixed = solver(
+            lo.Matrix(golden_matrix()[order]), golden_data()[order], iterations=4
+        ).solution
         np.testing.assert_allclose(mixed, plain, rtol=rtol, atol=rtol)
 
 

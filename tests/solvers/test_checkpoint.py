@@ -99,7 +99,11 @@ def test_interval_retention_and_the_last_step(tmp_path):
     sirt(A, y, iterations=7, checkpoint_directory=tmp_path / "b", keep=2)
     assert sorted(os.listdir(tmp_path / "b")) == ["step-000006", "step-000007"]
     sirt(
-        A, y, iterations=7, checkpoint_directory=tmp_path / "c", checkpoint_every=4,
+        A,
+        y,
+        iterations=7,
+        checkpoint_directory=tmp_path / "c",
+        checkpoint_every=4,
         callback=lambda k, r, x: k != 2,
     )
     assert sorted(os.listdir(tmp_path / "c")) == ["step-000002"]
@@ -167,7 +171,9 @@ def test_functions_enter_by_what_they_do(name, tmp_path):
         else:
             forward = lambda x: (M @ x) * factor  # noqa: E731
         return lo.from_functions(
-            forward, lambda y: factor * (M.T @ y), domain=lo.Space(6, "float64"),
+            forward,
+            lambda y: factor * (M.T @ y),
+            domain=lo.Space(6, "float64"),
             codomain=lo.Space(15, "float64"),
         )
 
@@ -180,8 +186,21 @@ def test_functions_enter_by_what_they_do(name, tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    ["zero bytes", "truncated", "one bit", "missing array", "list at the root", "no json", "null spec",
-     "list spec", "schema", "iteration", "escape", "pickle", "nothing"],
+    [
+        "zero bytes",
+        "truncated",
+        "one bit",
+        "missing array",
+        "list at the root",
+        "no json",
+        "null spec",
+        "list spec",
+        "schema",
+        "iteration",
+        "escape",
+        "pickle",
+        "nothing",
+    ],
 )
 def test_damage_is_found_and_named(damage, tmp_path):
     cgls(golden_operator(), golden_data(), iterations=2, checkpoint_directory=tmp_path)
@@ -261,7 +280,13 @@ def test_an_exception_in_a_callback_keeps_the_step(tmp_path):
             raise KeyError("mine")
 
     with pytest.raises(KeyError):
-        sirt(golden_operator(), golden_data(), iterations=9, callback=fail, checkpoint_directory=tmp_path)
+        sirt(
+            golden_operator(),
+            golden_data(),
+            iterations=9,
+            callback=fail,
+            checkpoint_directory=tmp_path,
+        )
     resumed = sirt(golden_operator(), golden_data(), iterations=9, resume=tmp_path)
     whole = sirt(golden_operator(), golden_data(), iterations=9)
     assert resumed.residual_history == whole.residual_history
@@ -285,12 +310,16 @@ def test_a_killed_solve_goes_on_bit_for_bit(tmp_path):
     for delay in (0.15, 0.4):
         root = tmp_path / str(delay)
         process = subprocess.Popen(
-            [sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE, cwd=os.getcwd(),
+            [sys.executable, "-c", script, str(root)],
+            stdout=subprocess.PIPE,
+            cwd=os.getcwd(),
             env=dict(os.environ, PYTHONPATH=os.getcwd()),
         )
         process.stdout.readline()
         deadline = time.monotonic() + 20
-        while not list(root.glob("step-*/rank-00000/metadata.json")) and time.monotonic() < deadline:
+        while (
+            not list(root.glob("step-*/rank-00000/metadata.json")) and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)

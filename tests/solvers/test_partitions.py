@@ -12,8 +12,10 @@ from solvers.partitions import ORDERS, Partitions, partition, region
 
 
 @given(
-    plane=st.tuples(st.integers(1, 12), st.integers(1, 12)), order=st.sampled_from(ORDERS),
-    seed=st.integers(0, 5), data=st.data(),
+    plane=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 5),
+    data=st.data(),
 )
 def test_disjoint_complete_and_even(plane, order, seed, data):
     mask = np.random.default_rng(seed).random(plane) > 0.3

@@ -49,7 +49,9 @@ def test_background_noise_is_set_apart():
     A, y = scan()
     noisy = y + 0.02 * np.random.default_rng(0).standard_normal(y.shape)
     np.testing.assert_allclose(
-        automatic_regularization(A, noisy, **SCAN), automatic_regularization(A, y, **SCAN), rtol=0.01
+        automatic_regularization(A, noisy, **SCAN),
+        automatic_regularization(A, y, **SCAN),
+        rtol=0.01,
     )
     blank = automatic_regularization(A, 0 * y, **SCAN)
     assert blank == (0, 0, 0)

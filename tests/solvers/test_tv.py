@@ -17,19 +17,30 @@ from .system import Counting, golden_data, golden_matrix, golden_operator, to
 def test_adam_has_its_golden_history(namespace):
     A = golden_operator((2, 3), "float32" if namespace == "jax" else "float64")
     result = tv(
-        A, to(golden_data(), namespace), iterations=2, weight=0.2, learning_rate=0.05,
+        A,
+        to(golden_data(), namespace),
+        iterations=2,
+        weight=0.2,
+        learning_rate=0.05,
         spacing=(1, 0.5),
     )
     rtol = 3e-5 if namespace == "jax" else 1e-11
     golden = [2.40600369128977, 2.22614018458460, 2.05579761575650]
     np.testing.assert_allclose(result.residual_history, golden, rtol=rtol)
-    x = [0.09934594326096, 0.09980335436672, 0.09985520296382, 0.09958950968669, 0.09887828655848,
-         0.09986621607064]
+    x = [
+        0.09934594326096,
+        0.09980335436672,
+        0.09985520296382,
+        0.09958950968669,
+        0.09887828655848,
+        0.09986621607064,
+    ]
     np.testing.assert_allclose(np.asarray(result.solution).ravel(), x, rtol=rtol)
 
 
 def minimum(M, y, shape, weight, W, spacing):
     """The smallest objective with x >= 0, by SciPy, with a hand-made gradient."""
+
     def objective(v):
         x = v.reshape(shape)
         r = M @ v - y
@@ -49,7 +60,10 @@ def minimum(M, y, shape, weight, W, spacing):
         return value, M.T @ (W * r) / len(y) + weight / v.size * gradient.ravel()
 
     found = scipy.optimize.minimize(
-        objective, np.full(M.shape[1], 0.5), jac=True, method="L-BFGS-B",
+        objective,
+        np.full(M.shape[1], 0.5),
+        jac=True,
+        method="L-BFGS-B",
         bounds=[(0, None)] * M.shape[1],
         options=dict(maxiter=20000, maxfun=50000, ftol=1e-16, gtol=1e-12, maxcor=30),
     )
@@ -70,7 +84,12 @@ def test_pdhg_finds_the_minimum(weighted, scale, namespace):
     spacing, weight = (1, 0.5), 0.02 * scale**2
     A = lo.Matrix(M, domain=lo.Space((3, 4), "float64"))
     result = tv(
-        A, to(y, namespace), iterations=1500, method="pdhg", weight=weight, spacing=spacing,
+        A,
+        to(y, namespace),
+        iterations=1500,
+        method="pdhg",
+        weight=weight,
+        spacing=spacing,
         weights=to(W, namespace) if weighted else None,
     )
     x, best = minimum(M, y, (3, 4), weight, W, spacing)
@@ -95,7 +114,7 @@ def test_adam_comes_near_the_minimum():
 
 
 def test_weights_of_zero_leave_measurements_out():
-    M, y = golden_matrix(), golden_data()
+    y = golden_data()
     W = np.ones(15)
     W[7:] = 0
     with_zeros = tv(golden_operator((2, 3)), y, iterations=20, weights=W, weight=0.1)
@@ -135,9 +154,18 @@ def test_zero_data_and_zero_iterations(method):
 
 @pytest.mark.parametrize(
     "options",
-    [dict(weight=-1), dict(weight=float("nan")), dict(learning_rate=0), dict(method="newton"),
-     dict(weights=-np.ones(15)), dict(weights=np.ones(3)), dict(weights=np.full(15, np.nan)),
-     dict(spacing=0), dict(spacing=(1, 1)), dict(iterations=-1)],
+    [
+        dict(weight=-1),
+        dict(weight=float("nan")),
+        dict(learning_rate=0),
+        dict(method="newton"),
+        dict(weights=-np.ones(15)),
+        dict(weights=np.ones(3)),
+        dict(weights=np.full(15, np.nan)),
+        dict(spacing=0),
+        dict(spacing=(1, 1)),
+        dict(iterations=-1),
+    ],
 )
 def test_bad_controls_are_refused_before_any_application(options):
     A = Counting(golden_matrix())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -27,12 +29,13 @@ def system(namespace="numpy"):
     return A, to(y, namespace), to(w, namespace), prior
 
 
+@functools.cache
 def minimiser(bounds=None):
     """The minimum by SciPy: the matrix is too ill-conditioned to descend to it in a test."""
     A, y, w, prior = system()
     M = A.to_dense()
     x = np.zeros(27)
-    for _ in range(300):  # majorize, minimise
+    for _ in range(100):  # majorize, minimise
         S = prior.surrogate(x.reshape(3, 3, 3)).to_dense()
         if bounds is None:
             x = np.linalg.solve(100 * M.T * w @ M + S, 100 * M.T @ (w * y))
@@ -53,7 +56,9 @@ def test_golden_minimiser_is_where_it_rests(count):
     x = result.solution
     assert result.histories["objective"][-1] == pytest.approx(8.493540491457, rel=1e-8)
     for got, want in (
-        (x[0, 0, 0], 1.1966345759), (x[1, 1, 1], 0.9236751384), (x[2, 1, 0], 0.9055591193),
+        (x[0, 0, 0], 1.1966345759),
+        (x[1, 1, 1], 0.9236751384),
+        (x[2, 1, 0], 0.9055591193),
         (x.sum() / 10, 1.64698630035),
     ):
         assert got == pytest.approx(want, abs=1e-6)
@@ -61,7 +66,7 @@ def test_golden_minimiser_is_where_it_rests(count):
     assert result.histories["data_rms"][-1] == pytest.approx(rms, rel=1e-9)
     start = 50 * (w * y**2).sum()
     assert start == pytest.approx(117316.28058, rel=1e-9)
-    objective = [start, *vcd(A, y, prior, w, 0.1, 200, partitions=count).histories["objective"]]
+    objective = [start, *vcd(A, y, prior, w, 0.1, 100, partitions=count).histories["objective"]]
     assert (np.diff(objective) <= 1e-12 * np.array(objective[:-1])).all()
     assert 8.4935404 <= objective[-1] < 8.4935404 + 0.001 * start
 
@@ -74,13 +79,23 @@ def test_golden_minimiser_with_bounds(count):
     x = result.solution
     assert result.histories["objective"][-1] == pytest.approx(8.594903, abs=2e-6)
     for got, want in (
-        (x[0, 0, 0], 1.16700), (x[1, 1, 1], 0.93780), (x[2, 1, 0], 0.87816), (x.sum(), 16.5097),
+        (x[0, 0, 0], 1.16700),
+        (x[1, 1, 1], 0.93780),
+        (x[2, 1, 0], 0.87816),
+        (x.sum(), 16.5097),
     ):
         assert got == pytest.approx(want, abs=6e-5)
     assert (x < 1e-5).sum() == 2
     seen = []
     result = vcd(
-        A, y, prior, w, 0.1, 200, partitions=count, bounds=(0, None),
+        A,
+        y,
+        prior,
+        w,
+        0.1,
+        200,
+        partitions=count,
+        bounds=(0, None),
         callback=lambda k, r, x: seen.append(float(x.min())),
     )
     assert min(seen) >= 0
@@ -104,17 +119,19 @@ def test_bounded_solutions_meet_the_optimality_conditions():
 
 @pytest.mark.parametrize("namespace", ["torch", "jax"])
 def test_namespaces_agree(namespace):
-    options = dict(partitions=[2, 5], bounds=(0, None), seed=3)
-    reference = vcd(*system()[:2], system()[3], system()[2], 0.1, 6, **options)
+    options = dict(partitions=[2, 3], bounds=(0, None), seed=3)
+    reference = vcd(*system()[:2], system()[3], system()[2], 0.1, 3, **options)
     A, y, w, prior = system(namespace)
-    result = vcd(A, y, prior, w, 0.1, 6, **options)
+    result = vcd(A, y, prior, w, 0.1, 3, **options)
     assert type(result.solution) is type(y)
     rtol = 1e-10 if namespace == "torch" else 2e-3
     np.testing.assert_allclose(result.solution, reference.solution, rtol=rtol, atol=rtol)
     for name, values in reference.histories.items():
         assert all(type(value) is float for value in result.histories[name])
         np.testing.assert_allclose(result.histories[name], values, rtol=max(rtol, 1e-9))
-    np.testing.assert_allclose(result.residual_history, reference.residual_history, rtol=max(rtol, 1e-9))
+    np.testing.assert_allclose(
+        result.residual_history, reference.residual_history, rtol=max(rtol, 1e-9)
+    )
 
 
 def test_the_step_uses_the_whole_quadratic_form():
@@ -172,8 +189,12 @@ def test_one_voxel_alone_takes_a_step_of_one():
 
 
 @given(
-    seed=st.integers(0, 2**20), count=st.integers(1, 6), dtype=st.sampled_from(["float32", "float64"]),
-    bounded=st.booleans(), q=st.floats(0.6, 2.0), order=st.sampled_from(["random", "grid", "blue_noise"]),
+    seed=st.integers(0, 2**20),
+    count=st.integers(1, 6),
+    dtype=st.sampled_from(["float32", "float64"]),
+    bounded=st.booleans(),
+    q=st.floats(0.6, 2.0),
+    order=st.sampled_from(["random", "grid", "blue_noise"]),
 )
 def test_the_objective_never_rises(seed, count, dtype, bounded, q, order):
     from solvers.partitions import Partitions
@@ -184,7 +205,14 @@ def test_the_objective_never_rises(seed, count, dtype, bounded, q, order):
     w = (rng.random(9) * (rng.random(9) > 0.3)).astype(dtype)
     prior = QGGMRF(A.domain, p=2.0, q=q, sigma_x=0.3)
     result = vcd(
-        A, y, prior, w, 0.7, 8, partitions=Partitions(count, order), bounds=(0, 1.5) if bounded else None,
+        A,
+        y,
+        prior,
+        w,
+        0.7,
+        8,
+        partitions=Partitions(count, order),
+        bounds=(0, 1.5) if bounded else None,
         x0=rng.random((2, 2, 3)),
     )
     objective = np.array(result.histories["objective"])
@@ -213,8 +241,10 @@ def test_named_weights():
     A, y, _, prior = system()
     y = y / 10
     for name, w in (
-        ("transmission", np.exp(-y)), ("transmission_root", np.exp(-y / 2)),
-        ("emission", 1 / (abs(y) + 0.1)), (2.0, np.full(20, 2.0)),
+        ("transmission", np.exp(-y)),
+        ("transmission_root", np.exp(-y / 2)),
+        ("emission", 1 / (abs(y) + 0.1)),
+        (2.0, np.full(20, 2.0)),
     ):
         named = vcd(A, y, prior, name, 0.1, 3)
         given_ = vcd(A, y, prior, w, 0.1, 3)
@@ -269,7 +299,13 @@ def test_error_does_not_drift_in_float32():
 
     numbers = []
     vcd(
-        A, y, QGGMRF(A.domain, sigma_x=0.1), iterations=49, partitions=6, sigma_y=0.1, callback=check
+        A,
+        y,
+        QGGMRF(A.domain, sigma_x=0.1),
+        iterations=49,
+        partitions=6,
+        sigma_y=0.1,
+        callback=check,
     )
     assert numbers == list(range(1, 50))
 
@@ -285,11 +321,25 @@ def test_a_seed_decides_everything(seed):
 
 @pytest.mark.parametrize(
     "options",
-    [dict(iterations=-1), dict(sigma_y=0), dict(max_step=2), dict(max_step=0), dict(rtol=-1),
-     dict(bounds=(2, 1)), dict(partitions=0), dict(partitions=[2, 0]), dict(partitions="spiral"),
-     dict(partitions=[np.arange(3), np.arange(3)]), dict(roi="box"), dict(roi=np.ones(5)),
-     dict(seed=-1), dict(callback=3), dict(prior=3), dict(x0=np.zeros(3)),
-     dict(prior=QGGMRF(lo.Space(5)))],
+    [
+        dict(iterations=-1),
+        dict(sigma_y=0),
+        dict(max_step=2),
+        dict(max_step=0),
+        dict(rtol=-1),
+        dict(bounds=(2, 1)),
+        dict(partitions=0),
+        dict(partitions=[2, 0]),
+        dict(partitions="spiral"),
+        dict(partitions=[np.arange(3), np.arange(3)]),
+        dict(roi="box"),
+        dict(roi=np.ones(5)),
+        dict(seed=-1),
+        dict(callback=3),
+        dict(prior=3),
+        dict(x0=np.zeros(3)),
+        dict(prior=QGGMRF(lo.Space(5))),
+    ],
 )
 def test_bad_controls_are_refused_before_any_application(options):
     A = Counting(np.random.default_rng(0).random((5, 6)))
@@ -320,7 +370,11 @@ def test_against_limited_memory_quasi_newton():
         return value, M.T @ r / 1e-4 + prior.gradient(v.reshape(n, n)).ravel()
 
     best = scipy.optimize.minimize(
-        objective, np.zeros(n * n), jac=True, method="L-BFGS-B", options=dict(maxiter=500, ftol=1e-13)
+        objective,
+        np.zeros(n * n),
+        jac=True,
+        method="L-BFGS-B",
+        options=dict(maxiter=500, ftol=1e-13),
     )
     result = vcd(A, y, prior, sigma_y=0.01, iterations=60, partitions=[8, 32, 64])
     history = np.array(result.histories["objective"])
