@@ -202,7 +202,7 @@ def noise_of(task: Task) -> tuple[float, np.ndarray]:
 
 
 def compile_kernels(task: Task) -> None:
-    """What the first call of each kernel costs, before the clock starts; later runs find it kept."""
+    """What first calls of kernels cost, before the clock starts; later runs find it kept."""
     print("compiling kernels (the first run only) ...", file=sys.stderr, flush=True)
     few = task.projector.columns(np.arange(4))
     for A in (task.projector, few):

@@ -32,8 +32,8 @@ def to_dense(operator: LinearOperator, limit: int | None) -> np.ndarray:
     rows, count = operator.shape
     if limit is not None and rows * count > limit:
         raise ShapeError(
-            f"{operator.name}.to_dense() would hold {rows} x {count} = {rows * count} entries, over "
-            f"the limit of {limit}; pass limit=None if that is meant"
+            f"{operator.name}.to_dense() would hold {rows} x {count} = {rows * count} entries, "
+            f"over the limit of {limit}; pass limit=None if that is meant"
         )
     dense = np.empty((rows, count), operator.codomain.dtype)
     step = max(1, _BATCH_BYTES // max(1, 16 * (rows + count)))
