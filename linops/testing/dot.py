@@ -35,7 +35,7 @@ _RANDOM_BASIS_VECTORS = 8
 
 
 def dot_test(A: Any, x: Any = None, y: Any = None, *, seed: int = 0) -> float:
-    """The worst `r` over all pairs of vectors, in units of eps of the coarser space.
+    """The worst `r` over all pairs of vectors, in units of eps of the coarser space or part.
 
     Parameters
     ----------
@@ -146,6 +146,9 @@ class _Pair:
             fast = self.batches = self.real_part = False
         self.basis_limit = LIMIT_FAST_BASIS if fast else LIMIT
         self.eps = max(epsilon(self.domain), epsilon(self.codomain))
+        if isinstance(A, LinearOperator):
+            # Between double spaces there may be a part in single precision.
+            self.eps = max(self.eps, float(np.finfo(A.precision.dtype).eps))
 
     def residual(self, label: str, x: Any, y: Any, limit: float) -> float:
         """r of one pair in units of eps; raises above the limit."""

@@ -40,7 +40,11 @@ class Subject:
     def __init__(self, operator: LinearOperator, seed: int) -> None:
         self.operator = operator
         self.seed = seed
-        self.eps = max(epsilon(operator.domain), epsilon(operator.codomain))
+        self.eps = max(
+            epsilon(operator.domain),
+            epsilon(operator.codomain),
+            float(np.finfo(operator.precision.dtype).eps),
+        )
 
     def generator(self, salt: int = 0) -> np.random.Generator:
         """Random numbers that depend on the seed and on `salt` alone."""
