@@ -290,6 +290,9 @@ class ProjectorColumns(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if axis == "s":
             return None if padded else ProjectorColumns(self.base, self.index[start:stop])
+        if padded and self.base.grid.dims == 2:
+            # The planar kernels for lists of cells know no planes that are inert.
+            return None
         block = self.base.block(axis, start, stop, padded)
         assert isinstance(block, Projector)
         return block.columns(self.index)
