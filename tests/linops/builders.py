@@ -177,14 +177,15 @@ NODES: dict[str, Callable[[], lo.LinearOperator]] = {
     "product": lambda: matrix(5, 12, domain=space()) @ lo.Diagonal(array((3, 4)), space()),
     "product-of-stencils": lambda: Local() @ lo.Diagonal(array(7), lo.Space(7)) @ Local().H,
     "product-mixed": lambda: lo.Gradient(space("float64")) @ lo.Identity(space()),
-    "product-complex": lambda: matrix(5, 12, "complex64", space("complex64")) @ lo.Diagonal(
-        array((3, 4)), space()
+    "product-complex": lambda: (
+        matrix(5, 12, "complex64", space("complex64")) @ lo.Diagonal(array((3, 4)), space())
     ),
-    "product-contracted": lambda: matrix(5, 24, domain=lo.Gradient(space()).codomain)
-    @ lo.Gradient(space()),
+    "product-contracted": lambda: (
+        matrix(5, 24, domain=lo.Gradient(space()).codomain) @ lo.Gradient(space())
+    ),
     "product-produced": lambda: lo.Gradient(space()) @ matrix(12, 5, codomain=space()),
-    "product-cropped": lambda: lo.Gradient(lo.Space((2, 3))) @ lo.Crop(
-        lo.Space((4, 3)), {0: (1, 3)}
+    "product-cropped": lambda: (
+        lo.Gradient(lo.Space((2, 3))) @ lo.Crop(lo.Space((4, 3)), {0: (1, 3)})
     ),
     "sum": lambda: lo.Gradient(space()).gram() + 0.5 * lo.Identity(space()),
     "sum-weakest": lambda: lo.Gradient(space()).gram() + square(),
@@ -232,10 +233,12 @@ NODES: dict[str, Callable[[], lo.LinearOperator]] = {
     "complex-extension": lambda: 1j * Local(),
     "block": lambda: Local().block("x", 2, 5),
     "deep": lambda: (
-        lo.vstack([0.5 * lo.Gradient(space()), 2 * lo.Gradient(space())]).gram()
-        + lo.Diagonal(np.abs(array((3, 4))), space())
-    )
-    @ lo.Diagonal(array((3, 4), seed=4), space()),
+        (
+            lo.vstack([0.5 * lo.Gradient(space()), 2 * lo.Gradient(space())]).gram()
+            + lo.Diagonal(np.abs(array((3, 4))), space())
+        )
+        @ lo.Diagonal(array((3, 4), seed=4), space())
+    ),
 }
 
 OPERATORS = {**LEAVES, **NODES}
