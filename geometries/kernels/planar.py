@@ -59,6 +59,7 @@ class PlanarScan:
     _points: Array = field(init=False, repr=False)
     _lengths: Array = field(init=False, repr=False)
     _shape: Array = field(init=False, repr=False)
+    _tables: list[tuple[Array, Array]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         middle = np.array(self.center[::-1], np.float64)
@@ -74,11 +75,39 @@ class PlanarScan:
         object.__setattr__(self, "_points", np.ascontiguousarray(points, np.float64))
         object.__setattr__(self, "_lengths", np.array(lengths, np.float64))
         object.__setattr__(self, "_shape", np.array(self.grid_shape[::-1], np.int64))
+        object.__setattr__(self, "_tables", [])
 
     @property
     def parallel(self) -> bool:
         """Whether rays are infinite lines."""
         return self.kind == "parallel"
+
+    def _cells(self) -> tuple[Array, Array]:
+        """What `planar_cells` wants of views (V, ...) and, unless too large, of rays (V, ...)."""
+        if not self._tables:
+            views = len(self.centers)
+            shadows = np.zeros((views, cells.SHADOW))
+            kept = views * self.columns * cells.RAY * 8 <= _KEPT
+            rays = np.zeros((views, self.columns * cells.RAY) if kept else (0, 0))
+            tiles = _cut(views, _parts(views * self.columns))
+
+            def task(i: int) -> None:
+                cells.tabulate_scan(
+                    self.parallel,
+                    self._frames,
+                    self._points,
+                    tiles[i],
+                    tiles[i + 1],
+                    self._lengths,
+                    self._shape,
+                    self.columns,
+                    shadows,
+                    rays,
+                )
+
+            pool.run(task, len(tiles) - 1)
+            self._tables.append((shadows, rays))
+        return self._tables[0]
 
 
 def forward(
@@ -205,13 +234,16 @@ def forward_cells(scan: PlanarScan, values: Array, index: Array, out: Array) -> 
 
     `index` (n,) int64 counts the whole grid flat, row by row; -1 stands for no cell, and
     whatever its value holds is never read. Weights are those of "float64"; `out` is
-    overwritten. Work follows n times views, beside the zeros.
+    overwritten. Work follows n times views, beside the zeros; the first call for a scan also
+    tabulates its rays.
     """
-    values, index = _plain(values), _plain(np.asarray(index, np.int64))
+    real, xs, ys = _places(scan, index)
+    values = _plain(values if real is None else values[:, real])
     if out.size == 0:
         return
     target = _plain(out)
-    tiles = _cut(len(scan.centers), 8 * pool.workers())
+    shadows, rays = scan._cells()
+    tiles = _cut(len(scan.centers), _parts(len(xs) * len(scan.centers) + target.size // 32))
 
     def task(i: int) -> None:
         cells.forward_cells(
@@ -222,7 +254,10 @@ def forward_cells(scan: PlanarScan, values: Array, index: Array, out: Array) -> 
             tiles[i + 1],
             scan._lengths,
             scan._shape,
-            index,
+            shadows,
+            rays,
+            xs,
+            ys,
             values,
             target,
         )
@@ -234,11 +269,15 @@ def forward_cells(scan: PlanarScan, values: Array, index: Array, out: Array) -> 
 
 def adjoint_cells(scan: PlanarScan, sinogram: Array, index: Array, out: Array) -> None:
     """The transpose of `forward_cells`: `sinogram` (B, V, columns) to `out` (B, n)."""
-    sinogram, index = _plain(sinogram), _plain(np.asarray(index, np.int64))
-    if out.size == 0:
+    real, xs, ys = _places(scan, index)
+    sinogram = _plain(sinogram)
+    if real is not None:
+        out[...] = 0
+    if len(xs) == 0 or out.size == 0:
         return
-    target = _plain(out)
-    tiles = _cut(len(index), min(4 * pool.workers(), 1 + len(index) // 64))
+    target = _plain(out) if real is None else np.empty((len(out), len(xs)), out.dtype)
+    shadows, rays = scan._cells()
+    tiles = _cut(len(xs), _parts(len(xs) * len(scan.centers)))
 
     def task(i: int) -> None:
         cells.adjoint_cells(
@@ -249,14 +288,35 @@ def adjoint_cells(scan: PlanarScan, sinogram: Array, index: Array, out: Array) -
             tiles[i + 1],
             scan._lengths,
             scan._shape,
-            index,
+            shadows,
+            rays,
+            xs,
+            ys,
             sinogram,
             target,
         )
 
     pool.run(task, len(tiles) - 1)
-    if target is not out:
+    if real is not None:
+        out[:, real] = target
+    elif target is not out:
         out[...] = target
+
+
+def _places(scan: PlanarScan, index: Array) -> tuple[Array | None, Array, Array]:
+    """Which entries are cells (None: all), and x and y of these."""
+    index = np.asarray(index, np.int64)
+    real = None
+    if index.size and index.min() < 0:
+        real = np.flatnonzero(index >= 0)
+        index = index[real]
+    y, x = np.divmod(index, scan.grid_shape[1])
+    return real, x.astype(np.float64), y.astype(np.float64)
+
+
+def _parts(pairs: int) -> int:
+    """Tiles for so many pairs of cells and views: none so short that handing it out counts."""
+    return min(8 * pool.workers(), 1 + pairs // 4096)
 
 
 class _Job:
@@ -317,6 +377,7 @@ def _cut(count: int, parts: int) -> list[int]:
     return [count * i // parts for i in range(parts + 1)]
 
 
+_KEPT = 1 << 25  # bytes of rays that a scan keeps for lists of cells
 _TABLE = 1 << 21  # bytes of ray tables that an exact adjoint holds at a time
 _VIEWS = 64  # views that a fast adjoint takes at a time: they stay in the cache
 

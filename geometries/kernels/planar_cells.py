@@ -1,8 +1,9 @@
 """Planar kernels for a list of cells: the weights of `planar_exact`, at a cost in proportion.
 
-For each cell and view the bins whose rays may cross the cell are found from the shadow of its
-corners, a little too many rather than one too few; the weight of each comes from `split`.
-Forward: a call owns views. Adjoint: a call owns cells.
+What cells need of a view is tabulated once a scan (`tabulate_scan`): how a point is projected, and
+a cache line a ray. For each cell and view the bins whose rays may cross the cell are found from
+the shadow of its corners, a little too many rather than one too few; the weight of each comes
+from `split`. Forward: a call owns views. Adjoint: a call owns cells.
 """
 
 from __future__ import annotations
@@ -12,11 +13,40 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .planar_rays import ray, split, tabulate
+from linops.compiled.noalias import load, store
 
-__all__ = ["adjoint_cells", "forward_cells"]
+from .planar_rays import ray, split
+
+__all__ = ["RAY", "SHADOW", "adjoint_cells", "forward_cells", "tabulate_scan"]
 
 MARGIN = 1e-6  # bins
+BLOCK = 64  # cells whose bins are found at a time: the divisions fill vector registers
+RAY = 8  # numbers a ray: as `ray` gives them from back to high, then the axis
+SHADOW = 8  # numbers a view: the kind, then what `_view` says
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def tabulate_scan(
+    parallel: bool,
+    frames: Any,
+    points: Any,
+    begin: int,
+    end: int,
+    lengths: Any,
+    shape: Any,
+    columns: int,
+    shadows: Any,
+    rays: Any,
+) -> None:
+    """Fill `shadows` (V, SHADOW), and `rays` (V, columns * RAY) if not empty, for some views."""
+    has_points = points.shape[1] > 0
+    for v in range(begin, end):
+        seen = points[v] if has_points else points[0]
+        shadows[v, 0] = _view(
+            parallel, frames[v], seen, has_points, columns, lengths, shape, shadows[v, 1:]
+        )
+        if rays.size > 0:
+            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays[v])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -28,40 +58,59 @@ def forward_cells(
     end: int,
     lengths: Any,
     shape: Any,
-    index: Any,
+    shadows: Any,
+    table: Any,
+    xs: Any,
+    ys: Any,
     values: Any,
     out: Any,
 ) -> None:
-    """Write the views `begin:end` of `out` (B, V, columns) from `values` (B, n) at `index` (n,)."""
+    """Write the views `begin:end` of `out` (B, V, columns) from `values` (B, n) of cells.
+
+    `xs`, `ys` (n,) float64: cells, whole numbers. `table`: rays of all views, or empty.
+    """
     batch, _, columns = out.shape
     line = np.empty((batch, columns))
-    shadow = np.empty(8)
-    box = np.array([0, shape[0], 0, shape[1]])
-    tabled = 3 * len(index) > columns
-    rays = np.empty((6, columns if tabled else 0))
-    ranges = np.empty((3, columns if tabled else 0), np.int32)
+    spare = np.empty(columns * RAY if table.size == 0 else 0)
+    first = np.empty(BLOCK, np.int32)
+    last = np.empty(BLOCK, np.int32)
+    half_x, half_y = shape[0] * 0.5, shape[1] * 0.5
     has_points = points.shape[1] > 0
+    fresh = table.size == 0
+    tabled = 3 * len(xs) > columns
     for v in range(begin, end):
         seen = points[v] if has_points else points[0]
-        frame = frames[v]
-        if tabled:
-            tabulate(
-                parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays, ranges
-            )
+        rays = spare if fresh else table[v]
+        if fresh and tabled:
+            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays)
         line[:] = 0.0
-        kind = _view(parallel, frame, seen, has_points, columns, lengths, shape, shadow)
-        for c in range(len(index)):
-            if index[c] < 0:
-                continue
-            j, i = index[c] // shape[0], index[c] % shape[0]
-            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow, i, j)
-            for k in range(first, last):
-                weight = _weight(
-                    parallel, frame, seen, has_points, k, lengths, shape, tabled, rays, ranges, i, j
-                )
-                if weight > 0.0:
-                    for b in range(batch):
-                        line[b, k] += weight * values[b, c]
+        for c in range(0, len(xs), BLOCK):
+            many = min(BLOCK, len(xs) - c)
+            _bins(
+                parallel,
+                frames[v],
+                seen,
+                columns,
+                lengths,
+                shape,
+                shadows[v],
+                xs[c : c + many],
+                ys[c : c + many],
+                first,
+                last,
+            )
+            for r in range(many):
+                ka, kb = load(first, r), load(last, r)
+                if fresh and not tabled:
+                    _table(parallel, frames[v], seen, has_points, ka, kb, lengths, shape, rays)
+                for k in range(ka, kb):
+                    weight = _weight(rays, k, xs[c + r], ys[c + r], half_x, half_y)
+                    if batch == 1:
+                        value = float(values[0, c + r])
+                        line[0, k] += weight * value if weight > 0.0 else 0.0
+                    elif weight > 0.0:
+                        for b in range(batch):
+                            line[b, k] += weight * values[b, c + r]
         for b in range(batch):
             for k in range(columns):
                 out[b, v, k] = line[b, k]
@@ -76,77 +125,110 @@ def adjoint_cells(
     end: int,
     lengths: Any,
     shape: Any,
-    index: Any,
+    shadows: Any,
+    table: Any,
+    xs: Any,
+    ys: Any,
     sinogram: Any,
     out: Any,
 ) -> None:
-    """Write `out` (B, begin:end) at `index` (n,) from `sinogram` (B, V, columns)."""
+    """Write `out` (B, begin:end) of cells from `sinogram` (B, V, columns), as in the forward."""
     batch, views, columns = sinogram.shape
-    shadow = np.empty(8)
-    box = np.array([0, shape[0], 0, shape[1]])
-    tabled = 3 * (end - begin) > columns
-    rays = np.empty((6, columns if tabled else 0))
-    ranges = np.empty((3, columns if tabled else 0), np.int32)
     sums = np.zeros((batch, end - begin))
+    spare = np.empty(columns * RAY if table.size == 0 else 0)
+    first = np.empty(BLOCK, np.int32)
+    last = np.empty(BLOCK, np.int32)
+    half_x, half_y = shape[0] * 0.5, shape[1] * 0.5
     has_points = points.shape[1] > 0
+    fresh = table.size == 0
+    tabled = 3 * (end - begin) > columns
     for v in range(views):
         seen = points[v] if has_points else points[0]
-        frame = frames[v]
-        if tabled:
-            tabulate(
-                parallel, frame, seen, has_points, 0, columns, lengths, shape, box, rays, ranges
+        rays = spare if fresh else table[v]
+        if fresh and tabled:
+            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays)
+        for c in range(begin, end, BLOCK):
+            many = min(BLOCK, end - c)
+            _bins(
+                parallel,
+                frames[v],
+                seen,
+                columns,
+                lengths,
+                shape,
+                shadows[v],
+                xs[c : c + many],
+                ys[c : c + many],
+                first,
+                last,
             )
-        kind = _view(parallel, frame, seen, has_points, columns, lengths, shape, shadow)
-        for c in range(begin, end):
-            if index[c] < 0:
-                continue
-            j, i = index[c] // shape[0], index[c] % shape[0]
-            first, last = _bins(kind, parallel, frame, seen, columns, lengths, shape, shadow, i, j)
-            for k in range(first, last):
-                weight = _weight(
-                    parallel, frame, seen, has_points, k, lengths, shape, tabled, rays, ranges, i, j
-                )
-                if weight > 0.0:
-                    for b in range(batch):
-                        sums[b, c - begin] += weight * sinogram[b, v, k]
+            for r in range(many):
+                ka, kb = load(first, r), load(last, r)
+                if fresh and not tabled:
+                    _table(parallel, frames[v], seen, has_points, ka, kb, lengths, shape, rays)
+                for k in range(ka, kb):
+                    weight = _weight(rays, k, xs[c + r], ys[c + r], half_x, half_y)
+                    if batch == 1:
+                        value = float(sinogram[0, v, k])
+                        sums[0, c + r - begin] += weight * value if weight > 0.0 else 0.0
+                    elif weight > 0.0:
+                        for b in range(batch):
+                            sums[b, c + r - begin] += weight * sinogram[b, v, k]
     for b in range(batch):
         for c in range(begin, end):
             out[b, c] = sums[b, c - begin]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _weight(
+def _table(
     parallel: bool,
     frame: Any,
     points: Any,
     has_points: bool,
-    k: int,
+    begin: int,
+    end: int,
     lengths: Any,
     shape: Any,
-    tabled: bool,
     rays: Any,
-    ranges: Any,
-    i: int,
-    j: int,
-) -> float:
-    """Length of ray k in cell (j, i): from the table, or set up on the spot, with the same bits."""
-    if tabled:
-        axis = np.int64(ranges[0, k])
-        back, slope, step = rays[0, k], rays[1, k], rays[2, k]
-        spread, low, high = rays[3, k], rays[4, k], rays[5, k]
-    else:
+) -> None:
+    """Set up the rays `begin:end` of one view in `rays` (columns * RAY,)."""
+    for k in range(begin, end):
         axis, back, slope, step, spread, low, high = ray(
             parallel, frame, points, has_points, k, lengths, shape
         )
-    slab, cell, slabs = (j, i, shape[1]) if axis == 0 else (i, j, shape[0])
-    first, one, two = split(back, slope, step, spread, low, high, float(slab), slabs * 0.5)
-    if first == cell:
-        return one
-    return two if first + 1.0 == cell else 0.0
+        at = k * RAY
+        rays[at] = back
+        rays[at + 1] = slope
+        rays[at + 2] = step
+        rays[at + 3] = spread
+        rays[at + 4] = low
+        rays[at + 5] = high
+        rays[at + 6] = float(axis)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _weight(rays: Any, k: int, x: float, y: float, half_x: float, half_y: float) -> float:
+    """Length of ray k in the cell (x, y)."""
+    at = k * RAY
+    turned = load(rays, at + 6) > 0.5
+    slab = x if turned else y
+    cell = y if turned else x
+    first, one, two = split(
+        load(rays, at),
+        load(rays, at + 1),
+        load(rays, at + 2),
+        load(rays, at + 3),
+        load(rays, at + 4),
+        load(rays, at + 5),
+        slab,
+        half_x if turned else half_y,
+    )
+    two = two if first + 1.0 == cell else 0.0
+    return one if first == cell else two
 
 
 # Kinds of views: how the bins of a cell are found.
-_LINEAR, _PROJECTIVE, _SEARCH, _ALL = 0, 1, 2, 3
+_PROJECTIVE, _SEARCH, _ALL = 0, 1, 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -162,8 +244,8 @@ def _view(
 ) -> int:
     """The kind of a view, and in `shadow` what turns a point (x, y), in cells, into a bin.
 
-    Linear: 1, x, y coefficients and half a cell's shadow. Projective: 1, x, y coefficients of
-    numerator and denominator, positive on the detector's side. Search: the sense of turning.
+    Projective: 1, x, y coefficients of numerator and denominator, positive on the detector's
+    side (of a parallel beam 1 everywhere). Search: the sense of turning.
     """
     nx, ny = float(shape[0]), float(shape[1])
     if has_points:
@@ -199,8 +281,10 @@ def _view(
         shadow[0] = (middle * slope - back) / pace
         shadow[1] = 1.0 / pace if axis == 0 else -slope / pace
         shadow[2] = -slope / pace if axis == 0 else 1.0 / pace
-        shadow[3] = (1.0 + abs(slope)) / (2.0 * abs(pace))
-        return _LINEAR
+        shadow[3] = 1.0
+        shadow[4] = 0.0
+        shadow[5] = 0.0
+        return _PROJECTIVE
     sx, sy = frame[0] / lengths[0] + nx * 0.5, frame[1] / lengths[1] + ny * 0.5
     ux, uy = lengths[2] * frame[4] / lengths[0], lengths[2] * frame[5] / lengths[1]
     a = lengths[3] - lengths[4] * lengths[2]
@@ -218,7 +302,6 @@ def _view(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _bins(
-    kind: int,
     parallel: bool,
     frame: Any,
     points: Any,
@@ -226,53 +309,80 @@ def _bins(
     lengths: Any,
     shape: Any,
     shadow: Any,
-    i: int,
-    j: int,
-) -> Any:
-    """Bins [first, last) whose rays may cross cell (j, i)."""
+    xs: Any,
+    ys: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    """Bins [first, last) whose rays may cross each of the cells `xs`, `ys`."""
+    kind = shadow[0]
+    if kind == _SEARCH:
+        for r in range(len(xs)):
+            first[r], last[r] = _search(
+                parallel, frame, points, columns, lengths, shape, shadow[1], xs[r], ys[r]
+            )
+        return
     if kind == _ALL:
-        return 0, columns
-    if kind == _LINEAR:
-        place = shadow[0] + shadow[1] * (i + 0.5) + shadow[2] * (j + 0.5)
-        low, high = place - shadow[3], place + shadow[3]
-    elif kind == _PROJECTIVE:
-        low, high = 1e300, -1e300
-        before = 0
-        for p in range(4):
-            x, y = float(i + p % 2), float(j + p // 2)
-            m = shadow[3] + shadow[4] * x + shadow[5] * y
-            if m > 1e-9 * (abs(shadow[4]) + abs(shadow[5])):
-                before += 1
-                t = (shadow[0] + shadow[1] * x + shadow[2] * y) / m
-                low, high = min(low, t), max(high, t)
-        if before < 4:
-            # The cell reaches to the source, or lies behind it: the segments decide.
-            return 0, columns
-    else:
-        first, last = columns, 0
-        for p in range(4):
-            x = (i + p % 2 - shape[0] * 0.5) * lengths[0]
-            y = (j + p // 2 - shape[1] * 0.5) * lengths[1]
-            if not parallel:
-                # Only points within half a turn before the fan have a place in it.
-                cx = points[columns // 2, 0] - frame[0]
-                cy = points[columns // 2, 1] - frame[1]
-                if (x - frame[0]) * cx + (y - frame[1]) * cy <= 0.0:
-                    return 0, columns
-            a, b = 0, columns  # the first ray that leaves the point behind
-            while a < b:
-                k = (a + b) // 2
-                if parallel:
-                    dx, dy = frame[0], frame[1]
-                else:
-                    dx, dy = points[k, 0] - frame[0], points[k, 1] - frame[1]
-                side = dx * (y - points[k, 1]) - dy * (x - points[k, 0])
-                if side * shadow[0] > 0.0:
-                    a = k + 1
-                else:
-                    b = k
-            first, last = min(first, a), max(last, a)
-        return max(first - 1, 0), min(last + 1, columns)
-    low = min(max(np.ceil(low - MARGIN), 0.0), float(columns))
-    high = min(max(np.floor(high + MARGIN) + 1.0, 0.0), float(columns))
-    return np.int64(low), np.int64(high)
+        first[:] = 0
+        last[:] = columns
+        return
+    n, nx, ny = shadow[1], shadow[2], shadow[3]
+    m, mx, my = shadow[4], shadow[5], shadow[6]
+    most = float(columns)
+    reach = abs(mx) + abs(my)  # from corner to corner
+    for r in range(len(xs)):
+        x, y = load(xs, r) + 0.5, load(ys, r) + 0.5
+        depth = m + mx * x + my * y
+        inverse = 1.0 / depth
+        place = (n + nx * x + ny * y) * inverse
+        # Corners are half a cell away: (n + dn) / (m + dm) - n / m = (dn - place dm) / (m + dm),
+        # and 1 / (1 - z) <= 1 + 2 z up to z = 1 / 2.
+        half = 0.5 * (abs(nx - place * mx) + abs(ny - place * my)) * inverse
+        half = half * (1.0 + reach * inverse) + MARGIN
+        low = min(max(-np.floor(half - place), 0.0), most)
+        high = min(max(np.floor(place + half) + 1.0, 0.0), most)
+        # Cells behind the source have no rays; where one reaches to it the segments decide.
+        near = depth < reach
+        high = most if near else high
+        high = 0.0 if depth < -reach else high
+        store(first, r, np.int32(0.0 if near else low))
+        store(last, r, np.int32(high))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search(
+    parallel: bool,
+    frame: Any,
+    points: Any,
+    columns: int,
+    lengths: Any,
+    shape: Any,
+    sense: float,
+    i: float,
+    j: float,
+) -> Any:
+    """Bins [first, last) of cell (j, i) on a detector whose rays turn in one sense."""
+    first, last = columns, 0
+    for p in range(4):
+        x = (i + p % 2 - shape[0] * 0.5) * lengths[0]
+        y = (j + p // 2 - shape[1] * 0.5) * lengths[1]
+        if not parallel:
+            # Only points within half a turn before the fan have a place in it.
+            cx = points[columns // 2, 0] - frame[0]
+            cy = points[columns // 2, 1] - frame[1]
+            if (x - frame[0]) * cx + (y - frame[1]) * cy <= 0.0:
+                return 0, columns
+        a, b = 0, columns  # the first ray that leaves the point behind
+        while a < b:
+            k = (a + b) // 2
+            if parallel:
+                dx, dy = frame[0], frame[1]
+            else:
+                dx, dy = points[k, 0] - frame[0], points[k, 1] - frame[1]
+            side = dx * (y - points[k, 1]) - dy * (x - points[k, 0])
+            if side * sense > 0.0:
+                a = k + 1
+            else:
+                b = k
+        first, last = min(first, a), max(last, a)
+    return max(first - 1, 0), min(last + 1, columns)

@@ -420,15 +420,20 @@ CURVED = {
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("name", CURVED)
-def test_cells_hold_the_weights_of_the_whole(name: str, few: bool, precision: str) -> None:
+def test_cells_hold_the_weights_of_the_whole(
+    name: str, kept: bool, few: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kept:
+        monkeypatch.setattr(planar, "_KEPT", 0)  # as for a scan too large to keep its rays
     scan = CURVED[name]()
     dtype = dtype_of(precision)
     n = math.prod(scan.grid_shape)
     rng = np.random.default_rng(8)
     index = rng.permutation(n)
     if few:
-        index = index[:5]  # below and above the size at which rays are tabulated
+        index = index[:5]  # below and above the size at which a view is tabulated
     matrix = dense(scan, precision).astype(dtype)
     out = np.empty((1, len(scan.centers), scan.columns), dtype)
     for c in index[:20]:
