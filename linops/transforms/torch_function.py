@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from linops import arrays, calling
-from linops.algebra.structure import leaves
+from linops.algebra.structure import flatten
 from linops.maps import Operator
 
 __all__ = ["apply", "apply_pair", "recording"]
@@ -77,16 +77,15 @@ def _fresh(function: Callable[[Any], Any], operator: Any) -> Callable[[Any], Any
 
 
 def _constants(operator: Any) -> list[Any]:
-    found = list(leaves(operator))
-    stack = [operator]
-    while stack:
-        node = stack.pop()
-        for value in vars(node).values():
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, Operator):
-                    stack.append(part)
-                elif callable(part):
-                    found += _held(part)
+    """The arrays of the tree, and tensors that its functions hold."""
+    found: list[Any] = []
+    data, static = flatten(operator)
+    for value in data.values():
+        for part in value if isinstance(value, tuple) else (value,):
+            found += _constants(part) if isinstance(part, Operator) else [part]
+    for _, value in static:
+        if callable(value):
+            found += _held(value)
     return found
 
 
