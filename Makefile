@@ -35,7 +35,7 @@ quick: $(STAMPS)/test  ## The tests that take moments
 lint: $(STAMPS)/test  ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/mypy --strict linops
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 docs: $(STAMPS)/docs  ## Build the pages into build/docs
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/docs
