@@ -253,7 +253,7 @@ def test_a_unitary_pair_cancels() -> None:
 
 def test_the_adjoint_of_a_product_has_the_reversed_tree() -> None:
     A, B = lo.Gradient(space()), matrix(12, 5, codomain=space())
-    assert [t for t in (A @ B).H.terms] == [B.H, A.H]
+    assert list((A @ B).H.terms) == [B.H, A.H]
     gram = A.gram()
     assert gram.H is gram
     near(B.H.gram().to_dense(), B.to_dense() @ B.to_dense().T)

@@ -1,4 +1,4 @@
-"""The contract of an operator: validation, dtypes, immutability, pickling, flat vectors, solvers."""
+"""The contract of an operator: validation, dtypes, immutability, pickling, flat vectors."""
 
 from __future__ import annotations
 
