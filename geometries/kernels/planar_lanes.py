@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 
 __all__ = ["gather_fan", "gather_parallel", "march"]
 
+TIGHT = 0.997  # bins a cell up to which 3.5 cells and half a bin keep within 4 bins to each side
 REACH = 8  # where in the window its place is; lanes lie in [-8, 8) of it
 
 _FLAGS = ("contract", "nsz")
@@ -128,18 +129,20 @@ def gather_parallel(
         with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
             origin, pace = (kit.scalar(places, v, 7, i) for i in range(2))
             place = builder.fadd(origin, builder.fmul(x, pace))
-            cell, rest = kit.place(place, low, high)
+            cell, rest = kit.nearest(place, low, high)
+            steps = kit.magnitude(builder.fpext(kit.scalar(shapes, v, 4, 0), _f64))
+            tight = builder.fcmp_ordered("<", steps, ir.Constant(_f64, TIGHT))
             step, q, b = (kit.splat(kit.scalar(shapes, v, 4, i)) for i in range(3))
             wide = builder.fcmp_ordered(">", kit.scalar(shapes, v, 4, 3), ir.Constant(_f32, 0.5))
             fraction, relative = kit.floor(kit.fma(lanes, step, kit.splat(rest)))
             base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
             q = kit.negative(q)
 
-            def tap(t: int, value: Any) -> Any:
+            def tap(t: int, value: Any, pick: Any) -> Any:
                 share = kit.clip(kit.fma(kit.distance(fraction, t), q, b))
-                return kit.fma(share, kit.pick(data, base, t, relative), value)
+                return kit.fma(share, pick(data, base, t, relative), value)
 
-            carried(kit.taps(wide, tap, carried.value))
+            carried(kit.taps(tight, wide, tap, carried.value))
         kit.save(carried.result, total, 0)
         return context.get_dummy_value()
 
@@ -203,7 +206,9 @@ def gather_fan(
             wide = builder.fcmp_ordered(">", builder.fadd(aside, f), builder.fmul(near, near))
             place = builder.fdiv(n, m)
             pace = builder.fptrunc(builder.fsub(dn, builder.fmul(place, dm)), _f32)
-            cell, rest = kit.place(place, low, high)
+            cell, rest = kit.nearest(place, low, high)
+            paces = builder.fpext(kit.magnitude(pace), _f64)
+            tight = builder.fcmp_ordered("<", paces, builder.fmul(near, ir.Constant(_f64, TIGHT)))
             depth = kit.fma(
                 lanes, kit.splat(kit.scalar(shapes, v, 4, 0)), kit.splat(builder.fptrunc(m, _f32))
             )
@@ -213,14 +218,14 @@ def gather_fan(
             values = builder.add(base, image)
             depth = kit.negative(depth)
 
-            def tap(t: int, value: Any) -> Any:
-                q = kit.pick(slopes, base, t, relative)
-                b = kit.pick(tops, base, t, relative)
-                p = kit.pick(data, values, t, relative)
+            def tap(t: int, value: Any, pick: Any) -> Any:
+                q = pick(slopes, base, t, relative)
+                b = pick(tops, base, t, relative)
+                p = pick(data, values, t, relative)
                 far = builder.fmul(kit.distance(fraction, t), depth, flags=_FLAGS)
                 return kit.fma(kit.clip(kit.fma(far, q, b)), p, value)
 
-            carried(kit.taps(wide, tap, carried.value))
+            carried(kit.taps(tight, wide, tap, carried.value))
         kit.save(carried.result, total, 0)
         return context.get_dummy_value()
 
@@ -284,22 +289,33 @@ class _Kit:
         return self._builder.fsub(a, b, flags=_FLAGS)
 
     def magnitude(self, scalar: Any) -> Any:
-        return self._call("llvm.fabs.f64", _f64, scalar)
+        name = "llvm.fabs.f64" if scalar.type == _f64 else "llvm.fabs.f32"
+        return self._call(name, scalar.type, scalar)
 
-    def taps(self, wide: Any, tap: Any, value: Any) -> Any:
+    def taps(self, tight: Any, wide: Any, tap: Any, value: Any) -> Any:
         """`value` with bins 0 and 1 added, and where `wide` also -1 and 2."""
+
+        def both(pick: Any) -> Any:
+            narrow = tap(1, tap(0, value, pick), pick)
+            return self.either(wide, lambda: tap(2, tap(-1, narrow, pick), pick), lambda: narrow)
+
+        return self.either(tight, lambda: both(self.pick_near), lambda: both(self.pick))
+
+    def either(self, condition: Any, one: Any, two: Any) -> Any:
+        """The value that `one` or `two` emits, behind a branch."""
         builder = self._builder
-        narrow = tap(1, tap(0, value))
-        before = builder.block
-        more, after = (builder.append_basic_block(f"lanes.{name}") for name in ("wide", "taps"))
-        builder.cbranch(wide, more, after)
-        builder.position_at_end(more)
-        full = tap(2, tap(-1, narrow))
-        builder.branch(after)
+        blocks = [builder.append_basic_block(f"lanes.{name}") for name in ("one", "two")]
+        after = builder.append_basic_block("lanes.after")
+        builder.cbranch(condition, *blocks)
+        ways = []
+        for block, emit in zip(blocks, (one, two), strict=True):
+            builder.position_at_end(block)
+            ways.append((emit(), builder.block))
+            builder.branch(after)
         builder.position_at_end(after)
         result = builder.phi(_F8)
-        result.add_incoming(narrow, before)
-        result.add_incoming(full, more)
+        for way in ways:
+            result.add_incoming(*way)
         return result
 
     def place(self, place: Any, low: Any, high: Any) -> Any:
@@ -310,6 +326,12 @@ class _Kit:
         whole = self._call("llvm.floor.f64", _f64, place)
         rest = builder.fptrunc(builder.fsub(place, whole), _f32)
         return builder.fptosi(whole, _i64), rest
+
+    def nearest(self, place: Any, low: Any, high: Any) -> Any:
+        """As `place`, the nearest whole number, so that the rest is at most half."""
+        half = ir.Constant(_f64, 0.5)
+        whole, rest = self.place(self._builder.fadd(place, half), low, high)
+        return whole, self._builder.fsub(rest, ir.Constant(_f32, 0.5))
 
     def floor(self, spot: Any) -> Any:
         """Fraction and whole part (int32) of 8 lanes."""
@@ -342,6 +364,15 @@ class _Kit:
             number = builder.load(builder.gep(data, [index]))
             value = builder.insert_element(value, number, ir.Constant(_i32, lane))
         return value
+
+    def pick_near(self, data: Any, base: Any, offset: int, relative: Any) -> Any:
+        """`data[base + offset + relative]`, relative in -4 .. 3: one permutation."""
+        if not self._permutes:
+            return self.pick(data, base, offset, relative)
+        builder = self._builder
+        start = builder.add(base, ir.Constant(_i64, offset - 4))
+        index = builder.xor(relative, ir.Constant(_I8, [ir.Constant(_i32, 4)] * 8))
+        return self._call("llvm.x86.avx2.permps", _F8, self.vector(data, start), index)
 
     def loop(self, begin: Any, end: Any, start: Any) -> _Loop:
         return _Loop(self._builder, begin, end, start)
