@@ -1,4 +1,4 @@
-"""The contract of an operator: validation, dtypes, immutability, pickling, flat vectors."""
+"""The contract of an operator: validation, dtypes, immutability, pickling, bare solvers."""
 
 from __future__ import annotations
 
