@@ -129,9 +129,7 @@ def gather_parallel(
         with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
             origin, pace = (kit.scalar(places, v, 7, i) for i in range(2))
             place = builder.fadd(origin, builder.fmul(x, pace))
-            cell, rest = kit.nearest(place, low, high)
-            steps = kit.magnitude(builder.fpext(kit.scalar(shapes, v, 4, 0), _f64))
-            tight = builder.fcmp_ordered("<", steps, ir.Constant(_f64, TIGHT))
+            cell, rest = kit.place(place, low, high)
             step, q, b = (kit.splat(kit.scalar(shapes, v, 4, i)) for i in range(3))
             wide = builder.fcmp_ordered(">", kit.scalar(shapes, v, 4, 3), ir.Constant(_f32, 0.5))
             fraction, relative = kit.floor(kit.fma(lanes, step, kit.splat(rest)))
@@ -142,7 +140,7 @@ def gather_parallel(
                 share = kit.clip(kit.fma(kit.distance(fraction, t), q, b))
                 return kit.fma(share, pick(data, base, t, relative), value)
 
-            carried(kit.taps(tight, wide, tap, carried.value))
+            carried(kit.taps(None, wide, tap, carried.value))
         kit.save(carried.result, total, 0)
         return context.get_dummy_value()
 
@@ -293,12 +291,18 @@ class _Kit:
         return self._call(name, scalar.type, scalar)
 
     def taps(self, tight: Any, wide: Any, tap: Any, value: Any) -> Any:
-        """`value` with bins 0 and 1 added, and where `wide` also -1 and 2."""
+        """`value` with bins 0 and 1 added, and where `wide` also -1 and 2.
+
+        `tight` says where lanes keep within 4 bins; None never asks, as pays where a bin is one
+        pick.
+        """
 
         def both(pick: Any) -> Any:
             narrow = tap(1, tap(0, value, pick), pick)
             return self.either(wide, lambda: tap(2, tap(-1, narrow, pick), pick), lambda: narrow)
 
+        if tight is None:
+            return both(self.pick)
         return self.either(tight, lambda: both(self.pick_near), lambda: both(self.pick))
 
     def either(self, condition: Any, one: Any, two: Any) -> Any:
