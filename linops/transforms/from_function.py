@@ -1,7 +1,7 @@
 """Operators from one function: adjoint and derivative are derived by JAX or torch.
 
-A linear function is transposed by `jax.linear_transpose` (or `torch.func.vjp`), from shapes alone; a
-nonlinear one is linearised at a point. Arrays of other namespaces are converted at the edge.
+A linear function is transposed by `jax.linear_transpose` (or `torch.func.vjp`), from shapes alone;
+a nonlinear one is linearised at a point. Arrays of other namespaces are converted at the edge.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def from_function(
             f"the function gives {target.shape} {target.dtype} for the domain {domain}, the "
             f"codomain is {codomain}"
         )
-    label = name or getattr(apply, "__name__", "function")
+    label = name or str(getattr(apply, "__name__", "function"))
     if not linear:
         return DerivedMap(apply, engine, domain, codomain, rule, precision, label)
     operator = DerivedLinear(apply, engine, domain, codomain, rule, precision, label, tags)
     if domain.size <= _PROBED:
         _probe(operator)
     else:
-        engine.transpose(apply, domain, codomain)
+        operator._transposed()
     return operator
 
 
@@ -107,8 +107,11 @@ class DerivedLinear(LinearOperator):
         return self._engine.run(self.apply, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        back = self._engine.transpose(self.apply, self.domain, self.codomain)
-        return self._engine.run(back, y)
+        return self._engine.run(self._transposed(), y)
+
+    def _transposed(self) -> Callable[[Any], Any]:
+        assert isinstance(self.domain, Space) and isinstance(self.codomain, Space)
+        return self._engine.transpose(self.apply, self.domain, self.codomain)
 
 
 class DerivedMap(Operator):
@@ -163,7 +166,7 @@ class _Engine:
         return _engine, (self.library,)
 
     def run(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """`function` on `x` as an array of this library, the result as one of the namespace of x."""
+        """`function` on `x` as an array of this library, the result in the namespace of x."""
         own = arrays.is_jax(x) if self.library == "jax" else arrays.is_torch(x)
         if own:
             return function(x)
@@ -184,7 +187,7 @@ class _Engine:
             return Space(tuple(found.shape), arrays.dtype_of(found))
         except (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError) as error:
             raise ValueError(
-                f"{_name(apply)} does not take an array of {domain} as {self.library} would call it: "
+                f"{_name(apply)} does not take an array of {domain} as {self.library} calls it: "
                 f"{_first_line(error)}; write it in {self.library}, or name the other library by "
                 "namespace="
             ) from error
@@ -202,8 +205,8 @@ class _Engine:
         except Exception as error:  # JAX ends in bare assertions, too
             raise ValueError(
                 f"JAX cannot transpose {_name(apply)}: {_first_line(error)}; it is not linear, or "
-                "uses a step without transpose (while_loop, abs, a host callback): give the adjoint "
-                "with from_functions, or ask for a nonlinear operator with linear=False"
+                "uses a step without transpose (while_loop, abs, a host callback): give the "
+                "adjoint with from_functions, or ask for a nonlinear operator with linear=False"
             ) from error
         return lambda y: transposed(y.conj())[0].conj()
 
@@ -259,7 +262,8 @@ def _torch_push(apply: Callable[[Any], Any], x: Any, dx: Any) -> Any:
 
 def _probe(operator: DerivedLinear) -> None:
     domain, norm = operator.domain, operator.codomain.norm
-    x, y = domain.random(0), domain.random(1)
+    x: Any = domain.random(0)
+    y: Any = domain.random(1)
     fx, fy = operator(x), operator(y)
     eps = float(np.finfo(domain.dtype).eps) * 64
     scale = norm(fx) + norm(fy)
@@ -271,10 +275,10 @@ def _probe(operator: DerivedLinear) -> None:
     for fault, size, limit in faults:
         if not size <= limit:
             raise ValueError(
-                f"{operator.name} is not linear: {fault} (off by {size:.2e}); pass linear=False for "
-                "a nonlinear operator"
+                f"{operator.name} is not linear: {fault} (off by {size:.2e}); pass linear=False "
+                "for a nonlinear operator"
             )
-    operator._engine.transpose(operator.apply, domain, operator.codomain)
+    operator._transposed()
 
 
 def _name(function: Any) -> str:
