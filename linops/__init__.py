@@ -38,7 +38,20 @@ from linops.elementary import (
     Zero,
 )
 from linops.elementary.pointwise import Exp, Log, Power, transmission
-from linops.functionals import QGGMRF, Functional, Quadratic, TotalVariation
+from linops.functionals import (
+    L1,
+    L2,
+    QGGMRF,
+    Box,
+    Functional,
+    GroupL1,
+    Huber,
+    LeastSquares,
+    NonNegative,
+    Quadratic,
+    TotalVariation,
+    separable,
+)
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -50,7 +63,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FFT",
+    "L1",
+    "L2",
     "QGGMRF",
+    "Box",
     "Cast",
     "Convolve",
     "Cost",
@@ -59,11 +75,15 @@ __all__ = [
     "Exp",
     "Functional",
     "Gradient",
+    "GroupL1",
+    "Huber",
     "Identity",
     "Interpolate",
+    "LeastSquares",
     "LinearOperator",
     "Log",
     "Matrix",
+    "NonNegative",
     "Operator",
     "Pad",
     "Power",
@@ -88,6 +108,7 @@ __all__ = [
     "inners",
     "kron",
     "register_jax",
+    "separable",
     "transmission",
     "vstack",
 ]

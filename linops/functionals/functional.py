@@ -1,71 +1,124 @@
-"""`Functional`: a real number for every element of a space, and what solvers ask about it.
+"""`Functional`: a map to the real numbers, and what solvers ask about it.
 
-A functional has a value, where it is differentiable a gradient, where a closed form exists a
-proximal map, and a surrogate: a symmetric positive operator whose quadratic majorizes it.
-`restrict` gives the same for a subset of the domain, which is what coordinate descent needs.
-Particular functionals live beside this file; nothing here knows a solver.
+A functional is an `Operator` whose codomain is the scalars. It has a value, where it is
+differentiable a gradient (an operator too), where a closed form exists a proximal map, and a
+surrogate: a symmetric positive operator whose quadratic majorizes it. Particular functionals and
+their combinations live beside this file; nothing here knows a solver.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from linops import arrays
+import numpy as np
+
+from linops import arrays, calling
 from linops.arrays import Array
-from linops.elementary.select import Scatter
-from linops.operator import LinearOperator
-from linops.space import Space
+from linops.errors import DTypeError
+from linops.functionals.derivatives import GradientMap, Row, bare
+from linops.operator import LinearOperator, Operator
+from linops.precision import real_of
+from linops.reductions import dot
+from linops.rule import Rule
+from linops.space import AnySpace, ProductSpace, Space
 
-__all__ = ["Functional", "Restricted", "ScaledFunctional", "SumFunctional"]
+if TYPE_CHECKING:
+    from linops.functionals.restricted import Restricted
+
+__all__ = ["Functional", "recorded"]
 
 
-class Functional(ABC):
+class Functional(Operator):
     """A map from a space to the real numbers.
 
     Parameters
     ----------
     domain
         Space of its arguments.
+    rule
+        The sharding rule, such as `"z~1 y~1 x~1 ->"`: axes along which it is a sum of local
+        terms are contracted.
+    name
+        For messages; the class name by default.
 
     Notes
     -----
-    `f(x)` is a Python float; with leading batch axes an array with one value a member; under a
-    trace, or where a gradient is required, a 0-d array. `f + g` and `a * f` (a >= 0 keeps what
-    is convex convex) are functionals again.
+    `f(x)` is a Python float, accumulated in float64; with leading batch axes an array with one
+    value a member; under a trace, or where a gradient is required, a 0-d array.
+
+    A functional overrides `_value`, and where they exist `_gradient`, `_hessian`, `_prox` and
+    `surrogate`. On a complex space the gradient g is that of the real part: f changes by
+    `Re <g, dx>`.
+
+    `f + g`, `a * f` (a >= 0), `f.shifted(b)` and `f @ A` are functionals again.
     """
 
-    def __init__(self, domain: Space) -> None:
-        self.domain = domain
+    def __init__(
+        self, domain: AnySpace, rule: str | Rule | None = None, name: str | None = None
+    ) -> None:
+        super().__init__(domain, Space((), real_of(domain.dtype)), rule, name=name)
 
-    def __call__(self, x: Array) -> Any:
-        return self._value(self._admit(x))
+    def __call__(self, x: Any) -> Any:
+        x = self._admit(x)
+        if self.batched or not calling.batch_shape(x, self.domain):
+            return _number(self._value(x))
+        return self._forward(x)
 
-    def gradient(self, x: Array) -> Array:
-        """The gradient at `x`, of the shape of `x`."""
-        return self._gradient(self._admit(x))
+    @cached_property
+    def gradient(self) -> Operator:
+        """The gradient: `f.gradient(x)`, of the shape of x; an operator with rule and Jacobian.
 
-    def prox(self, x: Array, step: float) -> Array:
+        Raises
+        ------
+        TypeError
+            When it is applied, where the functional has none.
+        """
+        return self._make_gradient()
+
+    def prox(self, x: Any, step: Any) -> Any:
         """`argmin_u |u - x|^2 / 2 + step * f(u)`, where it has a closed form.
+
+        Parameters
+        ----------
+        x
+            An element of the domain, batch axes allowed.
+        step
+            A number > 0.
 
         Raises
         ------
         NotImplementedError
-            Where it has none.
+            Where there is no closed form.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has no proximal map in closed form; use its gradient or "
-            "surrogate"
-        )
+        return self._prox(self._admit(x), _step(step))
 
-    @abstractmethod
-    def surrogate(self, x: Array) -> LinearOperator:
+    def conjugate_prox(self, x: Any, step: Any) -> Any:
+        """The proximal map of the convex conjugate, `argmin_u |u - x|^2 / 2 + step * f*(u)`.
+
+        By Moreau's identity `x - step * prox(x / step, 1 / step)`, for convex f.
+        """
+        step = _step(step)
+        x = self._admit(x)
+        inner = self._prox(_each(lambda part: part / step, x), 1.0 / step)
+        if isinstance(x, tuple):
+            return tuple(part - step * other for part, other in zip(x, inner, strict=True))
+        return x - step * inner
+
+    def surrogate(self, x: Any) -> LinearOperator:
         """The operator S with `f(x + d) <= f(x) + <gradient(x), d> + <d, S d> / 2` for all d.
 
         Self-adjoint and positive semidefinite by tag; `x` has no batch axes.
+
+        Raises
+        ------
+        TypeError
+            Where no quadratic majorizes the functional.
         """
+        raise TypeError(f"{self.name} has no majorizing quadratic; use its prox")
 
     def restrict(self, index: Any) -> Restricted:
         """The functional seen from a subset of positions.
@@ -76,169 +129,163 @@ class Functional(ABC):
             Flat positions along the last two axes of the domain (the only one in one
             dimension), as for `LinearOperator.columns`; -1 is inert.
         """
+        from linops.functionals.restricted import Restricted
+
         return Restricted(self, index)
 
-    def __add__(self, other: Any) -> Functional:
-        if not isinstance(other, Functional):
-            return NotImplemented
-        return SumFunctional([self, other])
+    def shifted(self, shift: Any) -> Functional:
+        """`x -> f(x - shift)`, for an element of the domain."""
+        from linops.functionals.combined import ShiftedFunctional
 
-    def __mul__(self, factor: Any) -> Functional:
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
-            return NotImplemented
-        return ScaledFunctional(float(factor), self)
+        return ShiftedFunctional(self, shift)
+
+    # --- arithmetic ----------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        from linops.functionals.combined import SumFunctional
+
+        if isinstance(other, Functional):
+            return SumFunctional([self, other])
+        if not arrays.is_array(other) and isinstance(other, (int, float)) and other == 0:
+            return self  # what sum() starts from
+        return super().__add__(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-1 * other) if isinstance(other, Functional) else super().__sub__(other)
+
+    def __mul__(self, factor: Any) -> Any:
+        from linops.functionals.combined import scaled
+
+        return scaled(factor, self)
 
     __rmul__ = __mul__
 
-    @abstractmethod
-    def _value(self, x: Array) -> Any:
-        """The value; `x` is validated and has the domain's dtype."""
+    def __truediv__(self, factor: Any) -> Any:
+        return self * (1.0 / factor)
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __matmul__(self, inner: Any) -> Any:
+        from linops.functionals.composed import composed
+
+        return composed(self, inner)
+
+    # --- hooks -------------------------------------------------------------------------
 
     @abstractmethod
-    def _gradient(self, x: Array) -> Array:
-        """The gradient; `x` is validated and has the domain's dtype."""
+    def _value(self, x: Any) -> Any:
+        """The value; `x` is validated and has the domain's dtype, batch axes if `batched`."""
 
-    def _admit(self, x: Array) -> Array:
-        self.domain.check_shape(x, type(self).__name__)
-        return arrays.cast(x, self.domain.dtype)
+    def _gradient(self, x: Any) -> Any:
+        """The gradient at x, of its shape."""
+        raise TypeError(f"{self.name} is not differentiable: it has no gradient; use its prox")
 
+    def _hessian(self, x: Any) -> LinearOperator:
+        """The derivative of the gradient at x."""
+        raise TypeError(f"the gradient of {self.name} declares no derivative")
 
-class Restricted:
-    """A functional's gradient and surrogate rows at a subset; neighbours are read from all of x.
+    def _prox(self, x: Any, step: Any) -> Any:
+        raise NotImplementedError(
+            f"{self.name} has no proximal map in closed form; use its gradient or surrogate"
+        )
 
-    This form takes them from the whole and is right for every functional; priors whose rows
-    are cheap override it.
+    def _make_gradient(self) -> Operator:
+        return GradientMap(self)
 
-    Parameters
-    ----------
-    functional
-        The functional on the whole domain.
-    index
-        Flat positions, shape (s,), -1 inert.
-    """
+    def _gradient_rule(self) -> Rule:
+        return Rule(self.rule.domain, bare(self.rule.domain), self.rule.arrays)
 
-    def __init__(self, functional: Functional, index: Any) -> None:
-        self.functional = functional
-        self.index = index
-        self._scatter = Scatter(functional.domain, index)
-        self.domain = self._scatter.domain
+    def _gradient_block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        """The block of the gradient, along an axis of the rule that splits."""
+        return None
 
-    def gradient(self, x: Array) -> Array:
-        """Rows of the gradient at `x`, shape `(others, s)`; zero at inert positions."""
-        return self.terms(x)[0]
+    def _apply(self, x: Any) -> Array:
+        value = self._value(x)
+        if not arrays.is_array(value):
+            part = x[0] if isinstance(x, tuple) else x
+            return arrays.convert(np.asarray(value, self.codomain.dtype), part)
+        return arrays.cast(value, self.codomain.dtype)
 
-    def surrogate(self, x: Array) -> LinearOperator:
-        """The surrogate at `x` restricted to the subset, rows and columns."""
-        scatter = self._scatter
-        restricted: LinearOperator = scatter.H @ self.functional.surrogate(x) @ scatter
-        return restricted
+    def _jacobian(self, x: Any) -> LinearOperator:
+        return Row(self.domain, self.gradient._forward(x), self.rule)
 
-    def terms(self, x: Array) -> tuple[Array, Array]:
-        """Gradient rows and the surrogate's diagonal at the subset, in one pass where possible."""
-        scatter = self._scatter
-        curvature = self.functional.surrogate(x).diagonal(limit=None)
-        return scatter.H @ self.functional.gradient(x), scatter.H @ arrays.convert(curvature, x)
-
-    def quadratic(self, x: Array, d: Array) -> Array:
-        """`<d, S(x) d>` for a direction `d` on the subset, as a 0-d array."""
-        full = self._scatter @ d
-        return _sum(full * (self.functional.surrogate(x) @ full))
-
-
-class SumFunctional(Functional):
-    """The sum of functionals on one space."""
-
-    def __init__(self, terms: Sequence[Functional]) -> None:
-        self.terms: tuple[Functional, ...]
-        flat: list[Functional] = []
-        for term in terms:
-            flat.extend(term.terms if isinstance(term, SumFunctional) else [term])
-        for term in flat:
-            if term.domain.shape != flat[0].domain.shape:
-                raise ValueError(
-                    f"functionals on {flat[0].domain} and {term.domain} do not add; "
-                    "build them on one space"
+    def _admit(self, x: Any) -> Any:
+        self.domain.check_shape(x, self.name)
+        parts = x if isinstance(x, (tuple, list)) else (x,)
+        for part, space in zip(parts, self.domain.members, strict=True):
+            if arrays.dtype_of(part).kind == "c" and not space.is_complex:
+                raise DTypeError(
+                    f"{self.name} takes real values, got {arrays.dtype_of(part)}; build it on a "
+                    "complex space, or pass the real part"
                 )
-        super().__init__(flat[0].domain)
-        self.terms = tuple(flat)
+        return calling.admitted(self, x)
 
-    def surrogate(self, x: Array) -> LinearOperator:
-        parts = [term.surrogate(x) for term in self.terms]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+    def _sum(self, terms: Array) -> Any:
+        """The terms, of the domain's shape, added up in float64, for each member of a batch."""
+        space = self.domain
+        assert isinstance(space, Space)
+        ones = arrays.namespace(terms).ones_like(terms)
+        if arrays.dtype_of(terms) == space.dtype and tuple(terms.shape)[-space.ndim :] == (
+            space.shape
+        ):
+            return space.inner(terms, ones)
+        return dot(terms, ones, space.ndim)
 
-    def restrict(self, index: Any) -> Restricted:
-        return _RestrictedSum(self, index, [(1.0, term.restrict(index)) for term in self.terms])
-
-    def _value(self, x: Array) -> Any:
-        values = [term(x) for term in self.terms]
-        return sum(values[1:], values[0])
-
-    def _gradient(self, x: Array) -> Array:
-        total = self.terms[0].gradient(x)
-        for term in self.terms[1:]:
-            total = total + term.gradient(x)
-        return total
+    def _replaced(self, **fields: Any) -> Any:
+        """A copy with other attributes, past `__init__`."""
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__getstate__())
+        clone.__dict__.update(fields)
+        return clone
 
 
-class ScaledFunctional(Functional):
-    """A functional times a number that is not negative."""
+def recorded(x: Any) -> bool:
+    """Whether JAX traces x, or torch records or transforms it."""
+    from linops.transforms.torch_function import recording
 
-    def __init__(self, factor: float, base: Functional) -> None:
-        if not (math.isfinite(factor) and factor >= 0):
-            raise ValueError(
-                f"a functional is scaled by a finite number >= 0, got {factor}: a negative one "
-                "has no majorizing surrogate"
-            )
-        super().__init__(base.domain)
-        self.factor = factor
-        self.base = base
-
-    def prox(self, x: Array, step: float) -> Array:
-        return self.base.prox(x, step * self.factor)
-
-    def surrogate(self, x: Array) -> LinearOperator:
-        scaled: LinearOperator = self.factor * self.base.surrogate(x)
-        return scaled
-
-    def restrict(self, index: Any) -> Restricted:
-        return _RestrictedSum(self, index, [(self.factor, self.base.restrict(index))])
-
-    def _value(self, x: Array) -> Any:
-        return self.factor * self.base(x)
-
-    def _gradient(self, x: Array) -> Array:
-        return self.factor * self.base.gradient(x)
+    return arrays.is_traced(x) or recording(x)
 
 
-class _RestrictedSum(Restricted):
-    def __init__(
-        self, functional: Functional, index: Any, parts: Sequence[tuple[float, Restricted]]
-    ) -> None:
-        super().__init__(functional, index)
-        self._parts = tuple(parts)
-
-    def terms(self, x: Array) -> tuple[Array, Array]:
-        gradient, curvature = None, None
-        for factor, part in self._parts:
-            g, c = part.terms(x)
-            if factor != 1.0:
-                g, c = factor * g, factor * c
-            gradient = g if gradient is None else gradient + g
-            curvature = c if curvature is None else curvature + c
-        return gradient, curvature
-
-    def quadratic(self, x: Array, d: Array) -> Array:
-        total = None
-        for factor, part in self._parts:
-            value = part.quadratic(x, d)
-            if factor != 1.0:
-                value = factor * value
-            total = value if total is None else total + value
-        return total
+def positive_number(value: Any, what: str, zero: bool = False) -> Any:
+    """`value` as a Python float > 0 (>= 0 with `zero`); arrays that are traced or recorded, and
+    JAX arrays, as they are."""
+    if arrays.is_array(value) and (arrays.is_jax(value) or recorded(value)):
+        return value
+    number = float(value)
+    if not (math.isfinite(number) and (number >= 0 if zero else number > 0)):
+        raise ValueError(f"{what} is {value}; it is a finite number {'>=' if zero else '>'} 0")
+    return number
 
 
-def _sum(x: Array) -> Array:
-    return arrays.namespace(x).sum(x)
+def named_axes(space: AnySpace) -> list[Sequence[str]]:
+    """The names of the axes in a rule: those of the space, or `axis0 axis1`."""
+    return [
+        member.axes or tuple(f"axis{i}" for i in range(member.ndim)) for member in space.members
+    ]
+
+
+def plain(space: AnySpace, owner: str) -> Space:
+    """`space`, which is no product."""
+    if isinstance(space, ProductSpace) or not isinstance(space, Space):
+        raise TypeError(
+            f"{owner} takes a plain Space, got {space}; put one functional for each member "
+            "together with separable([...])"
+        )
+    return space
+
+
+def _step(step: Any) -> Any:
+    return positive_number(step, "step")
+
+
+def _each(function: Any, x: Any) -> Any:
+    return tuple(map(function, x)) if isinstance(x, tuple) else function(x)
+
+
+def _number(value: Any) -> Any:
+    if arrays.is_array(value):
+        return value if value.ndim or recorded(value) else float(value)
+    return float(value)

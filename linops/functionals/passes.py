@@ -5,7 +5,8 @@ and runs without the GIL. Importing this module imports Numba; callers do so on 
 Scalars come in the volume's dtype, so that float32 work stays float32.
 
 `parameters` of the q-generalised Gaussian potential is the tuple
-(1/sigma, 1/T, p, q/p, p - q, smallest t of the curvature, one, largest r).
+(1/sigma, 1/T, p, q/p, p - q, smallest t of the curvature, one, largest r); a `window` holds first
+and last plane (the latter not included) of each axis.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ _jit = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contra
 
 
 @_jit
-def tv_value(x: Any, h0: Any, h1: Any, h2: Any, eps: Any) -> float:
-    """Sum of the smoothed lengths of the gradient, in float64."""
+def tv_value(x: Any, h0: Any, h1: Any, h2: Any, eps: Any, window: Any) -> float:
+    """Sum of the smoothed lengths of the gradient in a window, in float64."""
     n0, n1, n2 = x.shape
     zero = x.dtype.type(0)
     total = 0.0
-    for i in range(n0):
-        for j in range(n1):
+    for i in range(window[0], window[1]):
+        for j in range(window[2], window[3]):
             row = 0.0
-            for k in range(n2):
+            for k in range(window[4], window[5]):
                 c = x[i, j, k]
                 a = (x[i + 1, j, k] - c) * h0 if i + 1 < n0 else zero
                 b = (x[i, j + 1, k] - c) * h1 if j + 1 < n1 else zero
@@ -168,14 +169,14 @@ def gradient(x: Any, b0: Any, b1: Any, b2: Any, parameters: Any, out: Any) -> No
 
 
 @_jit
-def value(x: Any, b0: Any, b1: Any, b2: Any, parameters: Any) -> float:
-    """Sum of the weighted potentials of all pairs, in float64."""
+def value(x: Any, b0: Any, b1: Any, b2: Any, parameters: Any, window: Any) -> float:
+    """Sum of the weighted potentials of the pairs whose first is in a window, in float64."""
     n0, n1, n2 = x.shape
     total = 0.0
-    for i in range(n0):
-        for j in range(n1):
+    for i in range(window[0], window[1]):
+        for j in range(window[2], window[3]):
             row = 0.0
-            for k in range(n2):
+            for k in range(window[4], window[5]):
                 c = x[i, j, k]
                 if i + 1 < n0:
                     row += b0 * _potential(x[i + 1, j, k] - c, parameters)

@@ -16,21 +16,15 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.functionals.differences import (
-    DifferenceSurrogate,
-    compilable,
-    narrow_pair,
-    passes,
-    volume,
-)
-from linops.functionals.functional import Functional, Restricted
-from linops.operator import LinearOperator
+from linops.functionals.differences import Differences, compilable, narrow_pair, passes, volume
+from linops.functionals.functional import recorded
+from linops.functionals.restricted import Restricted
 from linops.space import Space
 
 __all__ = ["QGGMRF"]
 
 
-class QGGMRF(Functional):
+class QGGMRF(Differences):
     """Sum of weighted potentials of the differences of neighbours.
 
     Parameters
@@ -76,14 +70,24 @@ class QGGMRF(Functional):
         if space.ndim == 0 or space.is_complex:
             raise ValueError(f"QGGMRF takes a real space with one or more axes, got {space}")
         super().__init__(space)
-        self.p = float(p)
-        self.q = float(q)
+        # Exponents are structure, T and sigma_x are data.
+        self._exponents = (float(p), float(q))
         self.T = _positive("T", T)
         self.sigma_x = _positive("sigma_x", sigma_x)
         self.neighbour_weights = _weights(neighbour_weights, space.ndim)
         total = 2.0 * sum(self.neighbour_weights)
         self.b = tuple(w / total for w in self.neighbour_weights)
         self.convex = self.q >= 1
+
+    @property
+    def p(self) -> float:
+        """The exponent for small differences."""
+        return self._exponents[0]
+
+    @property
+    def q(self) -> float:
+        """The exponent for large differences."""
+        return self._exponents[1]
 
     def potential(self, d: Array) -> Array:
         """`rho(d) = t^p / (p (1 + r))`, with `t = |d| / sigma_x` and `r = (t / T)^(p - q)`."""
@@ -103,73 +107,105 @@ class QGGMRF(Functional):
 
         For p < 2 it has no bound at 0 and is taken at `t >= T eps`.
         """
-        xp = arrays.namespace(d)
-        t = xp.abs(d) / self.sigma_x
-        if self.p < 2:
-            floor = self.T * float(np.finfo(self.domain.dtype).eps)
-            t = xp.where(t > floor, t, xp.zeros_like(t) + floor)
+        t = self._floored(d)
         r = self._ratio(t)
         u = 1.0 / (1.0 + r)
         m = ((1.0 + self.q / self.p * r) * u) * u / self.sigma_x / self.sigma_x
         return m if self.p == 2 else m * t ** (self.p - 2.0)
 
-    def surrogate(self, x: Array) -> LinearOperator:
-        """`D.H diag(b m(D x)) D`, D all differences of neighbours."""
-        return DifferenceSurrogate(self, self._admit(x))
+    def second_derivative(self, d: Array) -> Array:
+        """`rho''(d)`; for p < 2, where it has no bound at 0, taken at `t >= T eps`."""
+        t = self._floored(d)
+        r = self._ratio(t)
+        p, q = self.p, self.q
+        u = 1.0 / (1.0 + r)
+        n = (1.0 + q / p * r) * u
+        m = u * ((p - 1.0) * n + (p - q) * (q / p - 2.0 * n) * (r * u))
+        m = m / self.sigma_x / self.sigma_x
+        return m if p == 2 else m * t ** (p - 2.0)
 
     def restrict(self, index: Any) -> Restricted:
         return _RestrictedQGGMRF(self, index)
 
     def _value(self, x: Array) -> Any:
         if self._compilable(x):
-            return float(passes().value(volume(x), *self._weights3(), self._parameters()))
+            real, window = self._trimmed()
+            x3 = volume(x[real])
+            return float(passes().value(x3, *self._weights3(), self._parameters(), window))
+        x = self._clean(x)
         total: Any = 0.0
-        for a, b in enumerate(self.b):
-            if self.domain.shape[a] < 2 or b == 0:
-                continue
+        for a, b in self._axes():
             low, high = narrow_pair(x, a - self.domain.ndim)
-            terms = self.potential(high - low)
+            terms = self._kept(self.potential(high - low), a)
             part = Space(_tail(terms, self.domain.ndim), self.domain.dtype)
             total = total + b * part.inner(terms, arrays.namespace(x).ones_like(terms))
         return total
 
     def _gradient(self, x: Array) -> Array:
-        if self._compilable(x):
-            x3 = volume(x)
-            out = np.zeros_like(x3)
-            passes().gradient(x3, *self._weights3(), self._parameters(), out)
-            return arrays.convert(out.reshape(self.domain.shape), x)
+        if self._compilable(x) and self.window is None:
+            return self._through(passes().gradient, x)
         return self._accumulate(x, x, lambda b, d, _: b * self.influence(d), signed=True)
 
     def _form(self, x: Array, v: Array) -> Array:
-        if self._compilable(x, v):
-            x3 = volume(x)
-            out = np.zeros_like(x3)
-            v3 = x3 if v is x else volume(v)
-            passes().form(x3, v3, *self._weights3(), self._parameters(), out)
-            return arrays.convert(out.reshape(self.domain.shape), v)
+        if self._compilable(x, v) and self.window is None:
+            return self._through(passes().form, x, v)
         return self._accumulate(x, v, lambda b, d, e: b * self.curvature(d) * e, signed=True)
 
     def _form_diagonal(self, x: Array) -> Array:
-        if self._compilable(x):
-            x3 = volume(x)
-            out = np.zeros_like(x3)
-            passes().form_diagonal(x3, *self._weights3(), self._parameters(), out)
-            return arrays.convert(out.reshape(self.domain.shape), x)
+        if self._compilable(x) and self.window is None:
+            return self._through(passes().form_diagonal, x)
         return self._accumulate(x, x, lambda b, d, _: b * self.curvature(d), signed=False)
+
+    def _hessian_form(self, x: Array, v: Array) -> Array:
+        return self._accumulate(
+            x, v, lambda b, d, e: b * self.second_derivative(d) * e, signed=True
+        )
+
+    def _through(self, compiled: Any, *elements: Array) -> Array:
+        """A compiled pass over the real planes."""
+        real, _ = self._trimmed()
+        x3 = volume(elements[0][real])
+        volumes = [x3, *(x3 if v is elements[0] else volume(v[real]) for v in elements[1:])]
+        out = np.zeros_like(x3)
+        compiled(*volumes, *self._weights3(), self._parameters(), out)
+        like = elements[-1]
+        if self.real is None:
+            return arrays.convert(out.reshape(self.domain.shape), like)
+        whole = np.zeros(self.domain.shape, out.dtype)
+        whole[real] = out.reshape(whole[real].shape)
+        return arrays.convert(whole, like)
 
     def _accumulate(self, x: Array, v: Array, term: Any, signed: bool) -> Array:
         n = self.domain.ndim
         total = arrays.namespace(v).zeros_like(v)
-        for a, b in enumerate(self.b):
-            if self.domain.shape[a] < 2 or b == 0:
-                continue
+        x, v = self._clean(x), self._clean(v)
+        for a, b in self._axes():
             low, high = narrow_pair(x, a - n)
             moved_low, moved_high = narrow_pair(v, a - n)
-            flow = term(b, high - low, moved_high - moved_low)
+            flow = self._kept(term(b, high - low, moved_high - moved_low), a)
             up, down = arrays.widen(flow, a - n, 1, 0), arrays.widen(flow, a - n, 0, 1)
             total = total + (up - down if signed else up + down)
         return total
+
+    def _axes(self) -> list[tuple[int, float]]:
+        return [(a, b) for a, b in enumerate(self.b) if self.domain.shape[a] > 1 and b > 0]
+
+    def _kept(self, flow: Array, axis: int) -> Array:
+        """Zero for pairs that do not count."""
+        mask = self._counted(flow, pairs=axis)
+        if mask is None:
+            return flow
+        xp = arrays.namespace(flow)
+        mask = arrays.narrow(mask, axis - self.domain.ndim, 0, self.domain.shape[axis] - 1)
+        return xp.where(mask, flow, xp.zeros_like(flow))
+
+    def _floored(self, d: Array) -> Array:
+        xp = arrays.namespace(d)
+        t = xp.abs(d) / self.sigma_x
+        if self.p == 2:
+            return t
+        floor = self.T * float(np.finfo(self.domain.dtype).eps)
+        return xp.where(t > floor, t, xp.zeros_like(t) + floor)
 
     def _scaled(self, d: Array) -> tuple[Array, Array, Array]:
         # Where t is 0 a 1 stands in: powers and their derivatives stay finite there.
@@ -192,7 +228,8 @@ class QGGMRF(Functional):
 
     def _compilable(self, *elements: Array) -> bool:
         plain = isinstance(self.T, float) and isinstance(self.sigma_x, float)
-        return plain and compilable(self.domain, *elements)
+        plain = plain and (self.real is None or arrays.is_numpy(self.real))
+        return plain and compilable(self._space, *elements)
 
     def _weights3(self) -> tuple[Any, ...]:
         kind = self.domain.dtype.type
@@ -357,7 +394,7 @@ def _largest(dtype: np.dtype) -> float:
 
 
 def _positive(name: str, value: Any) -> Any:
-    if arrays.is_array(value) and (arrays.requires_gradient(value) or arrays.is_jax(value)):
+    if arrays.is_array(value) and (recorded(value) or arrays.is_jax(value)):
         return value
     number = float(value)
     if not (math.isfinite(number) and number > 0):

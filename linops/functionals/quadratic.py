@@ -1,31 +1,34 @@
 """The quadratic functional `weight / 2 * |x - centre|^2`.
 
 With a volume as centre it is the proximal prior of plug-and-play methods, without one plain
-Tikhonov. Quadratic *differences* are `QGGMRF(p=2, q=2)`.
+Tikhonov. Quadratic *differences* are `QGGMRF(p=2, q=2)`, weights of single entries are in
+`LeastSquares`.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from linops import arrays
 from linops.arrays import Array
 from linops.elementary.identity import Identity
-from linops.functionals.functional import Functional, Restricted
+from linops.functionals.entries import Entries
+from linops.functionals.functional import positive_number
+from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["Quadratic"]
 
 
-class Quadratic(Functional):
+class Quadratic(Entries):
     """`weight / 2 * |x - centre|^2`.
 
     Parameters
     ----------
     space
-        The domain.
+        The domain, real.
     weight
         A finite number >= 0; `1 / sigma^2` for a Gaussian prior of deviation sigma.
     center
@@ -34,26 +37,19 @@ class Quadratic(Functional):
     Raises
     ------
     ValueError
-        For another weight.
+        For another weight, or a complex space.
     ShapeError
         For a centre of another shape.
     """
 
-    def __init__(self, space: Space, weight: float = 1.0, center: Array | None = None) -> None:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weight is {weight}; it is a finite number >= 0")
-        super().__init__(space)
-        self.weight = float(weight)
-        self.center = None if center is None else arrays.snapshot(self._admit(center))
-        self._residents: dict[Any, Array] = {}
+    _tables: ClassVar[Mapping[str, float]] = {"center": 0.0}
 
-    def prox(self, x: Array, step: float) -> Array:
-        """`(x + step weight centre) / (1 + step weight)`."""
-        x = self._admit(x)
-        factor = step * self.weight
-        if self.center is not None:
-            x = x + factor * self._center(x)
-        return x * (1.0 / (1.0 + factor))
+    def __init__(self, space: Space, weight: Any = 1.0, center: Array | None = None) -> None:
+        super().__init__(space)
+        if space.is_complex:
+            raise ValueError(f"Quadratic takes a real space, got {space}; see LeastSquares")
+        self.weight = positive_number(weight, "weight", zero=True)
+        self.center = None if center is None else self._admit_table(center, "center")
 
     def surrogate(self, x: Array) -> LinearOperator:
         """`weight` times the identity."""
@@ -70,11 +66,18 @@ class Quadratic(Functional):
     def _gradient(self, x: Array) -> Array:
         return self.weight * self._deviation(x)
 
-    def _deviation(self, x: Array) -> Array:
-        return x if self.center is None else x - self._center(x)
+    def _hessian(self, x: Array) -> LinearOperator:
+        return self.surrogate(x)
 
-    def _center(self, like: Array) -> Array:
-        return arrays.resident(self._residents, "center", self.center, like)
+    def _prox(self, x: Array, step: Any) -> Array:
+        """`(x + step weight centre) / (1 + step weight)`."""
+        factor = step * self.weight
+        if self.center is not None:
+            x = x + factor * self._table("center", x)
+        return x * (1.0 / (1.0 + factor))
+
+    def _deviation(self, x: Array) -> Array:
+        return x if self.center is None else x - self._table("center", x)
 
 
 class _RestrictedQuadratic(Restricted):
@@ -84,7 +87,7 @@ class _RestrictedQuadratic(Restricted):
         gather = self._scatter.H
         deviation = gather @ x
         if self.functional.center is not None:
-            deviation = deviation - gather @ self.functional._center(x)
+            deviation = deviation - gather @ self.functional._table("center", x)
         xp = arrays.namespace(x)
         return (
             self.functional.weight * deviation,

@@ -10,16 +10,14 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.functionals.differences import DifferenceSurrogate, compilable, passes, volume
-from linops.functionals.functional import Functional
-from linops.operator import LinearOperator
+from linops.functionals.differences import Differences, compilable, passes, volume
 from linops.space import Space
 from linops.stencils.gradient import Gradient
 
 __all__ = ["TotalVariation"]
 
 
-class TotalVariation(Functional):
+class TotalVariation(Differences):
     """Sum (or mean) over voxels of `sqrt(sum over axes (difference / pitch)^2 + eps)`.
 
     Differences are forward ones and zero past the end of each axis.
@@ -64,58 +62,113 @@ class TotalVariation(Functional):
         self.eps = float(eps)
         self.reduction = reduction
         self.differences = Gradient(space)
+        # Of the whole: a block divides by the same number.
+        self.count = max(space.size, 1) if reduction == "mean" else 1
 
     @property
     def scale(self) -> float:
         """The factor in front of the sum over voxels."""
-        return 1.0 / max(self.domain.size, 1) if self.reduction == "mean" else 1.0
+        return 1.0 / self.count
 
-    def surrogate(self, x: Array) -> LinearOperator:
-        """`scale * G.H diag(1 / |G x|) G`, with `|G x|` smoothed as in the value."""
-        return DifferenceSurrogate(self, self._admit(x))
+    def _on(self, space: Any) -> dict[str, Any]:
+        return {"differences": Gradient(space)}
 
     def _value(self, x: Array) -> Any:
-        if compilable(self.domain, x):
-            x3, steps, eps, _ = self._compiled(x)
-            return float(passes().tv_value(x3, *steps, eps)) * self.scale
-        lengths = self._lengths(x)
-        return self.domain.inner(lengths, arrays.namespace(x).ones_like(lengths)) * self.scale
+        if self._compilable(x):
+            real, window = self._trimmed()
+            x3, steps, eps, _ = self._compiled(x[real])
+            return float(passes().tv_value(x3, *steps, eps, window)) * self.scale
+        x = self._clean(x)
+        lengths = self._lengths(self._differences(x))
+        counted = self._counted(x)
+        if counted is not None:
+            xp = arrays.namespace(x)
+            lengths = xp.where(counted, lengths, xp.zeros_like(lengths))
+        return self._sum(lengths) * self.scale
 
     def _gradient(self, x: Array) -> Array:
         return self._form(x, x)
 
     def _form(self, x: Array, v: Array) -> Array:
-        if compilable(self.domain, x, v):
-            x3, steps, eps, scale = self._compiled(x)
-            v3 = x3 if v is x else volume(v)
+        if self._compilable(x, v) and self.window is None:
+            real, _ = self._trimmed()
+            x3, steps, eps, scale = self._compiled(x[real])
+            v3 = x3 if v is x else volume(v[real])
             out = np.zeros_like(x3)
             passes().tv_form(x3, v3, *steps, eps, scale, out)
-            return arrays.convert(out.reshape(self.domain.shape), v)
-        lengths = self._lengths(x)
-        xp = arrays.namespace(v)
-        weights = xp.expand_dims(self.scale / lengths, axis=-self.domain.ndim - 1)
-        return self.differences.H @ (weights * (self.differences @ v))
+            return self._back(out, real, v)
+        same = v is x
+        x = self._clean(x)
+        d = self._differences(x)
+        along = d if same else self._differences(self._clean(v))
+        return self.differences.H @ (self._weights(d) * along)
 
     def _form_diagonal(self, x: Array) -> Array:
-        if compilable(self.domain, x):
-            x3, steps, eps, scale = self._compiled(x)
+        if self._compilable(x) and self.window is None:
+            real, _ = self._trimmed()
+            x3, steps, eps, scale = self._compiled(x[real])
             out = np.zeros_like(x3)
             passes().tv_diagonal(x3, *steps, eps, scale, out)
-            return arrays.convert(out.reshape(self.domain.shape), x)
-        weights = self.scale / self._lengths(x)
+            return self._back(out, real, x)
+        x = self._clean(x)
+        weights = self._weights(self._differences(x))
         n = self.domain.ndim
-        total = None
+        xp = arrays.namespace(x)
+        total = xp.zeros_like(x)
         for a in range(n):
+            one = xp.squeeze(weights, axis=-n - 1)
+            mask = self._counted(x, pairs=a)
+            if mask is not None:
+                one = xp.where(mask, one, xp.zeros_like(one))
             count = self.domain.shape[a] - 1
-            part = arrays.narrow(weights, a - n, 0, count) * (1.0 / self.spacing[a] ** 2)
-            part = arrays.widen(part, a - n, 0, 1) + arrays.widen(part, a - n, 1, 0)
-            total = part if total is None else total + part
+            part = arrays.narrow(one, a - n, 0, count) * (1.0 / self.spacing[a] ** 2)
+            total = total + arrays.widen(part, a - n, 0, 1) + arrays.widen(part, a - n, 1, 0)
         return total
 
-    def _lengths(self, x: Array) -> Array:
-        xp = arrays.namespace(x)
+    def _hessian_form(self, x: Array, v: Array) -> Array:
+        """`scale * G.H (G v / L - G x <G x, G v> / L^3)`, voxel by voxel, with L = |G x|."""
+        xp = arrays.namespace(v)
+        axis = -self.domain.ndim - 1
+        d = self._differences(self._clean(x))
+        e = self._differences(self._clean(v))
+        square = xp.expand_dims(self._lengths(d), axis=axis) ** 2
+        along = xp.sum(d * e, axis=axis, keepdims=True) / square
+        return self.differences.H @ (self._weights(d) * (e - d * along))
+
+    def _differences(self, x: Array) -> Array:
         d = self.differences @ x
+        if self.real is None:
+            return d
+        xp = arrays.namespace(d)
+        masks = [
+            xp.broadcast_to(self._shaped(self._planes(a, 1, False), a, x), self.domain.shape)
+            for a in range(self.domain.ndim)
+        ]
+        return xp.where(xp.stack(masks), d, xp.zeros_like(d))
+
+    def _lengths(self, d: Array) -> Array:
+        xp = arrays.namespace(d)
         return xp.sqrt(xp.sum(d * d, axis=-self.domain.ndim - 1) + self.eps)
+
+    def _weights(self, d: Array) -> Array:
+        """`scale / |G x|` where a voxel counts, with an axis for the components."""
+        xp = arrays.namespace(d)
+        weights = self.scale / self._lengths(d)
+        counted = self._counted(d)
+        if counted is not None:
+            weights = xp.where(counted, weights, xp.zeros_like(weights))
+        return xp.expand_dims(weights, axis=-self.domain.ndim - 1)
+
+    def _compilable(self, *elements: Array) -> bool:
+        concrete = isinstance(self.eps, float) and (self.real is None or arrays.is_numpy(self.real))
+        return concrete and compilable(self._space, *elements)
+
+    def _back(self, out: np.ndarray, real: tuple[slice, ...], like: Array) -> Array:
+        if self.real is None:
+            return arrays.convert(out.reshape(self.domain.shape), like)
+        whole = np.zeros(self.domain.shape, out.dtype)
+        whole[real] = out.reshape(whole[real].shape)
+        return arrays.convert(whole, like)
 
     def _compiled(self, x: Array) -> tuple[np.ndarray, tuple[Any, ...], Any, Any]:
         kind = self.domain.dtype.type

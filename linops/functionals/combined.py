@@ -1,0 +1,192 @@
+"""Sums, multiples and shifts of functionals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from linops import arrays
+from linops.algebra import nonlinear
+from linops.algebra.arithmetic import scale
+from linops.algebra.relations import positions, sum_rule
+from linops.arrays import Array
+from linops.elementary.windows import Crop, resized
+from linops.errors import ShapeError
+from linops.functionals.functional import Functional, plain, positive_number
+from linops.functionals.quadratic import Quadratic
+from linops.functionals.restricted import Restricted, RestrictedSum
+from linops.functionals.translation import Translation
+from linops.operator import LinearOperator, Operator
+from linops.rule import Rule
+
+__all__ = ["ScaledFunctional", "ShiftedFunctional", "SumFunctional", "scaled"]
+
+
+class SumFunctional(Functional):
+    """The sum of functionals on one space."""
+
+    batched = True
+
+    def __init__(self, terms: Sequence[Functional]) -> None:
+        flat: list[Functional] = []
+        for term in terms:
+            flat.extend(term.terms if isinstance(term, SumFunctional) else [term])
+        for term in flat:
+            if term.domain.shape != flat[0].domain.shape or (
+                term.domain.dtype != flat[0].domain.dtype
+            ):
+                raise ShapeError(
+                    f"functionals on {flat[0].domain} and {term.domain} do not add; "
+                    "build them on one space"
+                )
+        super().__init__(flat[0].domain, name="Sum")
+        self.terms: tuple[Functional, ...] = tuple(flat)
+
+    def surrogate(self, x: Any) -> LinearOperator:
+        total = self.terms[0].surrogate(x)
+        for term in self.terms[1:]:
+            total = total + term.surrogate(x)
+        return total
+
+    def restrict(self, index: Any) -> Restricted:
+        return RestrictedSum(self, index, [(None, term.restrict(index)) for term in self.terms])
+
+    def _value(self, x: Any) -> Any:
+        values = [term(x) for term in self.terms]
+        return sum(values[1:], values[0])
+
+    def _make_gradient(self) -> Operator:
+        return nonlinear.summed(*(term.gradient for term in self.terms))
+
+    def _prox(self, x: Any, step: Any) -> Any:
+        """With a quadratic `w |x - c|^2 / 2` beside one other term f, that of f:
+        `prox_{s f}((x + step w c) / (1 + step w))`, `s = step / (1 + step w)`."""
+        easy = [term for term in self.terms if isinstance(term, Quadratic)]
+        rest = [term for term in self.terms if not isinstance(term, Quadratic)]
+        if len(rest) > 1:
+            return super()._prox(x, step)
+        for term in easy:
+            x, step = term._prox(x, step), step / (1.0 + step * term.weight)
+        return rest[0]._prox(x, step) if rest else x
+
+    def _derive_rule(self) -> Rule:
+        return sum_rule([term.rule for term in self.terms])
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        m, p = positions(self.rule.domain, axis)[0]
+        n = self.domain.members[m].shape[p]
+        halo = self.rule.halo(axis)
+        lo, hi = start - halo, stop + halo
+        if not padded:
+            lo, hi = max(lo, 0), min(hi, n)
+        cuts = positions(self.rule.domain, axis)
+        blocks = []
+        for term in self.terms:
+            name = term.rule.domain[m][p].name
+            part = term.block(name, start, stop, padded)
+            own = term.rule.halo(name)
+            first, last = start - own, stop + own
+            if not padded:
+                first, last = max(first, 0), min(last, n)
+            if (first, last) != (lo, hi):
+                wide = resized(self.domain, cuts, hi - lo)
+                part = part @ Crop.along(wide, cuts, first - lo, last - lo, self.rule.domain)
+            blocks.append(part)
+        return SumFunctional(blocks)
+
+
+class ScaledFunctional(Functional):
+    """A functional times a number that is not negative."""
+
+    batched = True
+
+    def __init__(self, factor: Any, base: Functional) -> None:
+        super().__init__(base.domain, base.rule, name="Scaled")
+        self.factor = factor
+        self.base = base
+
+    def surrogate(self, x: Any) -> LinearOperator:
+        multiple: LinearOperator = scale(self.factor, self.base.surrogate(x))
+        return multiple
+
+    def restrict(self, index: Any) -> Restricted:
+        return RestrictedSum(self, index, [(self.factor, self.base.restrict(index))])
+
+    def _value(self, x: Any) -> Any:
+        return self.factor * self.base(x)
+
+    def _make_gradient(self) -> Operator:
+        return nonlinear.scaled(self.factor, self.base.gradient)
+
+    def _prox(self, x: Any, step: Any) -> Any:
+        return self.base._prox(x, step * self.factor)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        base: Any = self.base.block(axis, start, stop, padded)
+        return ScaledFunctional(self.factor, base)
+
+
+class ShiftedFunctional(Functional):
+    """`x -> base(x - shift)`."""
+
+    batched = True
+
+    def __init__(self, base: Functional, shift: Array) -> None:
+        space = plain(base.domain, "shifted")
+        super().__init__(space, name="Shifted")
+        if isinstance(base, ShiftedFunctional):
+            shift, base = base.translation.shift + base._admit(shift), base.base
+        self.base = base
+        self.translation = Translation(space, shift)
+
+    def surrogate(self, x: Any) -> LinearOperator:
+        return self.base.surrogate(self.translation(self._admit(x)))
+
+    def _value(self, x: Any) -> Any:
+        return self.base(self.translation._apply(x))
+
+    def _make_gradient(self) -> Operator:
+        return nonlinear.composed(self.base.gradient, self.translation)
+
+    def _prox(self, x: Any, step: Any) -> Any:
+        """`shift + prox_base(x - shift)`."""
+        return self.base._prox(self.translation._apply(x), step) + self.translation._near(x)
+
+    def _derive_rule(self) -> Rule:
+        return Rule(self.base.rule.domain, self.base.rule.codomain)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        base: Any = self.base.block(axis, start, stop, padded)
+        m, p = positions(self.base.rule.domain, axis)[0]
+        halo, n = self.base.rule.halo(axis), self.domain.shape[p]
+        lo, hi = start - halo, stop + halo
+        if not padded:
+            lo, hi = max(lo, 0), min(hi, n)
+        name = self.translation.rule.domain[m][p].name
+        return base @ self.translation.block(name, lo, hi, padded)  # type: ignore[no-any-return]
+
+
+def scaled(factor: Any, functional: Functional) -> Functional:
+    """`factor * functional`; factors merge.
+
+    Raises
+    ------
+    TypeError
+        For what is no number.
+    ValueError
+        For a number that is negative or not finite.
+    """
+    if isinstance(factor, (bool, str, complex)) or (arrays.is_array(factor) and factor.ndim):
+        raise TypeError(
+            f"'*' takes a real number, got {type(factor).__name__}: weights of single entries are "
+            "an argument of the functional, or a Diagonal inside: f @ Diagonal(array)"
+        )
+    try:
+        value = positive_number(factor, "the factor of a functional", zero=True)
+    except TypeError:
+        raise TypeError(f"'*' takes a real number, got {type(factor).__name__}") from None
+    if isinstance(functional, ScaledFunctional):
+        return scaled(value * functional.factor, functional.base)
+    if isinstance(value, float) and value == 1.0:
+        return functional
+    return ScaledFunctional(value, functional)

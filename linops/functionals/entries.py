@@ -1,0 +1,145 @@
+"""What functionals of single entries share: tables, rule, and cutting along any axis.
+
+Such a functional is a sum over entries (or over groups of them along one axis) of terms that see
+nothing else. Its tables (targets, weights, bounds) have the shape of the domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.elementary.windows import PlaneMask, resized
+from linops.errors import ShapeError
+from linops.functionals.functional import Functional, named_axes, plain
+from linops.operator import Operator
+from linops.precision import real_of
+from linops.rule import Axis, Member, Rule
+from linops.space import Space
+
+__all__ = ["Entries", "cut_planes", "named_row"]
+
+
+class Entries(Functional):
+    """A sum over entries.
+
+    Parameters
+    ----------
+    space
+        The domain, no product.
+    whole
+        Positions of axes that couple entries: they do not split.
+    """
+
+    batched = True
+    _tables: ClassVar[Mapping[str, float]] = {}
+    # Attributes, in alphabetical order, that are None, a number, or an array of the domain's
+    # shape, each with the number that stands in planes outside the array: there the terms are 0.
+
+    def __init__(self, space: Space, whole: Sequence[int] = ()) -> None:
+        self._whole = tuple(whole)
+        super().__init__(plain(space, type(self).__name__))
+
+    def _derive_rule(self) -> Rule:
+        row = named_row(self._space, self._whole)
+        tables = [name for name in self._tables if arrays.is_array(getattr(self, name))]
+        return Rule((row,), ((),), (row,) * len(tables))
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
+        block, mask = self._cut(axis, start, stop, padded)
+        return block @ mask if padded else block
+
+    def _gradient_block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
+        block, mask = self._cut(axis, start, stop, padded)
+        return mask @ block.gradient if padded else block.gradient
+
+    def _cut(self, axis: str, start: int, stop: int, padded: bool) -> tuple[Any, Any]:
+        space = self._space
+        position = [one.name for one in self.rule.domain[0]].index(axis)
+        cuts = [(0, position)]
+        small = resized(space, cuts, stop - start)
+        fields: dict[str, Any] = {}
+        for name, outside in self._tables.items():
+            table = getattr(self, name)
+            if padded and outside != 0 and not arrays.is_array(table):
+                table = np.full(space.shape, table, real_of(space.dtype))
+            if arrays.is_array(table):
+                table = cut_planes(table, position - space.ndim, start, stop, outside)
+            fields[name] = table
+        block = self._replaced(domain=small, **fields)
+        if not padded:
+            return block, None
+        n = space.shape[position]
+        return block, PlaneMask(small, cuts, -start, n - start, self.rule.domain)
+
+    @property
+    def _space(self) -> Space:
+        assert isinstance(self.domain, Space)
+        return self.domain
+
+    def _admit_table(self, value: Any, name: str, dtype: np.dtype | None = None) -> Any:
+        """A number, or an array of the domain's shape that nobody else can change."""
+        if not arrays.is_array(value):
+            return float(value)
+        space = self._space
+        if tuple(value.shape) != space.shape:
+            raise ShapeError(
+                f"{self.name}: {name} has shape {tuple(value.shape)}; it is one number, or has "
+                f"the shape of the domain {space.describe_shape()}"
+            )
+        return arrays.snapshot(arrays.cast(value, dtype or real_of(space.dtype)))
+
+    def _admit_weights(self, value: Any) -> Any:
+        if not arrays.is_array(value) or not (
+            arrays.is_traced(value) or arrays.requires_gradient(value)
+        ):
+            host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
+            if host.dtype.kind == "c" or not (np.isfinite(host).all() and (host >= 0).all()):
+                raise ValueError(f"{self.name}: weights are finite real numbers >= 0")
+        return self._admit_table(value, "weights")
+
+    def _table(self, name: str, like: Array) -> Any:
+        table = getattr(self, name)
+        if not arrays.is_array(table):
+            return table
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        return arrays.resident(cache, name, table, like)
+
+    def _filled(self, value: Any) -> Array:
+        """A number or an array as an array of the domain's shape."""
+        if arrays.is_array(value) and value.ndim:
+            return value
+        return np.full(self._space.shape, float(value), real_of(self._space.dtype))
+
+
+def named_row(space: Space, whole: Sequence[int] = ()) -> Member:
+    """The axes of a space as they stand in a rule."""
+    return tuple(
+        Axis(name, splits=number not in whole) for number, name in enumerate(named_axes(space)[0])
+    )
+
+
+def cut_planes(table: Array, axis: int, start: int, stop: int, outside: float = 0.0) -> Array:
+    """Planes `start` to `stop` along a negative axis, `outside` where there are none."""
+    n = table.shape[axis]
+    lo = min(max(start, 0), n)
+    hi = max(min(stop, n), lo)
+    part = arrays.narrow(table, axis, lo, hi)
+    before = min(max(-start, 0), stop - start)
+    after = stop - start - before - (hi - lo)
+    if not before and not after:
+        return part
+    if outside == 0:
+        return arrays.widen(part, axis, before, after)
+    xp = arrays.namespace(part)
+    parts = [part]
+    for place, planes in ((0, before), (len(parts) + 1, after)):
+        shape = list(part.shape)
+        shape[axis] = planes
+        filler = arrays.zeros(tuple(shape), arrays.dtype_of(part), part) + outside
+        parts.insert(place, filler)
+    return xp.concat(parts, axis=axis)

@@ -1,0 +1,67 @@
+"""The Huber functional: quadratic for small entries, linear for large ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from linops import arrays
+from linops.arrays import Array
+from linops.elementary.diagonal import Diagonal
+from linops.functionals.entries import Entries
+from linops.functionals.functional import positive_number
+from linops.operator import LinearOperator
+from linops.space import Space
+
+__all__ = ["Huber"]
+
+
+class Huber(Entries):
+    """`sum h(|x|)`, `h(a) = a^2 / 2` up to delta and `delta (a - delta / 2)` beyond.
+
+    Parameters
+    ----------
+    space
+        The domain, real or complex.
+    delta
+        Where the parabola passes into the line, > 0.
+    """
+
+    def __init__(self, space: Space, delta: Any = 1.0) -> None:
+        super().__init__(space)
+        self.delta = positive_number(delta, "delta")
+
+    def surrogate(self, x: Array) -> LinearOperator:
+        """The diagonal of `delta / max(|x|, delta)`."""
+        return Diagonal(self._slope(self._admit(x)), self._space)
+
+    def _value(self, x: Array) -> Any:
+        size = arrays.namespace(x).abs(x)
+        capped = self._capped(size)
+        return self._sum(capped * (size - 0.5 * capped))
+
+    def _gradient(self, x: Array) -> Array:
+        """`x`, where it is larger than delta shortened to that."""
+        return x * self._slope(x)
+
+    def _hessian(self, x: Array) -> LinearOperator:
+        if self.domain.is_complex:
+            return super()._hessian(x)
+        inside = arrays.namespace(x).abs(x) <= self.delta
+        return Diagonal(arrays.cast(inside, self.domain.dtype), self._space)
+
+    def _prox(self, x: Array, step: Any) -> Array:
+        """`x / (1 + step)` up to `delta (1 + step)`, beyond shortened by `step delta`."""
+        xp = arrays.namespace(x)
+        ratio = xp.abs(x) / self.delta
+        ratio = xp.where(ratio > 1.0 + step, ratio, xp.zeros_like(ratio) + (1.0 + step))
+        return x * (1.0 - step / ratio)
+
+    def _capped(self, size: Array) -> Array:
+        xp = arrays.namespace(size)
+        return xp.where(size < self.delta, size, xp.zeros_like(size) + self.delta)
+
+    def _slope(self, x: Array) -> Array:
+        xp = arrays.namespace(x)
+        size = xp.abs(x)
+        large = size > self.delta
+        return xp.where(large, self.delta / xp.where(large, size, xp.ones_like(size)), 1.0)

@@ -1,0 +1,214 @@
+"""Norms: the sum of moduli, the Euclidean norm, and sums of Euclidean norms of groups.
+
+At a kink the gradient is the subgradient of smallest norm, and there is no surrogate: where one
+is needed everywhere, `Huber` and `TotalVariation` are smooth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from linops import arrays
+from linops.arrays import Array
+from linops.elementary.diagonal import Diagonal
+from linops.elementary.identity import Identity, Zero
+from linops.elementary.windows import axis_number
+from linops.functionals.derivatives import Row
+from linops.functionals.entries import Entries
+from linops.functionals.functional import recorded
+from linops.operator import LinearOperator
+from linops.precision import real_of
+from linops.space import Space
+
+__all__ = ["L1", "L2", "GroupL1"]
+
+
+class L1(Entries):
+    """`sum w |x|`, for complex entries of their moduli.
+
+    Parameters
+    ----------
+    space
+        The domain, real or complex.
+    weights
+        w >= 0, one number or an array of the domain's shape.
+    """
+
+    _tables: ClassVar[Mapping[str, float]] = {"weights": 0.0}
+
+    def __init__(self, space: Space, weights: Any = 1.0) -> None:
+        super().__init__(space)
+        self.weights = self._admit_weights(weights)
+
+    def surrogate(self, x: Array) -> LinearOperator:
+        """The diagonal of `w / |x|`, where no entry is 0."""
+        x = self._admit(x)
+        modulus = arrays.namespace(x).abs(x)
+        _refuse_kinks(self.name, modulus)
+        return Diagonal(self._table("weights", x) / modulus, self._space)
+
+    def _value(self, x: Array) -> Any:
+        return self._sum(self._table("weights", x) * _modulus(x))
+
+    def _gradient(self, x: Array) -> Array:
+        """`w x / |x|`, 0 where x is 0."""
+        return self._table("weights", x) * (x / _nonzero(arrays.namespace(x).abs(x)))
+
+    def _hessian(self, x: Array) -> LinearOperator:
+        if self.domain.is_complex:
+            return super()._hessian(x)
+        return Zero(self.domain, self.domain)
+
+    def _prox(self, x: Array, step: Any) -> Array:
+        """Soft thresholding: moduli shrink by `step w`, to 0 at least."""
+        return _shrunk(x, arrays.namespace(x).abs(x), step * self._table("weights", x))
+
+
+class GroupL1(Entries):
+    """Sum over positions of the Euclidean norm along one axis.
+
+    Of the components of a gradient it is the isotropic total variation:
+    `GroupL1(G.codomain) @ G` for `G = Gradient(space)`.
+
+    Parameters
+    ----------
+    space
+        The domain, real or complex.
+    axis
+        The axis of the groups, by name or number; by default the one named `"component"`, the
+        first where there is none.
+    """
+
+    def __init__(self, space: Space, axis: str | int | None = None) -> None:
+        if axis is None:
+            axis = "component" if "component" in (space.axes or ()) else 0
+        number = axis_number(space, axis)
+        super().__init__(space, whole=(number,))
+        self.axis = number - space.ndim
+
+    def surrogate(self, x: Array) -> LinearOperator:
+        """The diagonal of one over the norm of each entry's group, where none is 0."""
+        x = self._admit(x)
+        lengths = self._lengths(x)
+        _refuse_kinks(self.name, lengths)
+        inverse = arrays.namespace(x).broadcast_to(1.0 / lengths, x.shape)
+        return Diagonal(inverse, self._space)
+
+    def _value(self, x: Array) -> Any:
+        return self._sum(self._lengths(x))
+
+    def _gradient(self, x: Array) -> Array:
+        """Every group over its norm, 0 where that is 0."""
+        return x / _nonzero(self._lengths(x))
+
+    def _prox(self, x: Array, step: Any) -> Array:
+        """The norm of every group shrinks by `step`, to 0 at least."""
+        return _shrunk(x, self._lengths(x), step)
+
+    def _lengths(self, x: Array) -> Array:
+        xp = arrays.namespace(x)
+        return _root(xp.sum(_square(x), axis=self.axis, keepdims=True))
+
+
+class L2(Entries):
+    """The Euclidean norm `|x|`, not squared (that is `LeastSquares`).
+
+    Parameters
+    ----------
+    space
+        The domain, real or complex.
+    """
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space, whole=range(space.ndim))
+
+    def surrogate(self, x: Array) -> LinearOperator:
+        """`I / |x|` away from 0."""
+        x = self._admit(x)
+        length = self._length(x)
+        _refuse_kinks(self.name, length)
+        multiple: LinearOperator = (1.0 / length) * Identity(self.domain)
+        return multiple
+
+    def _value(self, x: Array) -> Any:
+        square = self._sum(_square(x))
+        return square**0.5 if isinstance(square, float) else _root(square)
+
+    def _gradient(self, x: Array) -> Array:
+        """`x / |x|`, 0 at 0."""
+        length = self._length(x)
+        if isinstance(length, float):
+            return x / (length or 1.0)
+        return x / _nonzero(length)
+
+    def _hessian(self, x: Array) -> LinearOperator:
+        """`(I - u u.H) / |x|` with the direction `u = x / |x|`."""
+        length = self._length(x)
+        _refuse_kinks(self.name, length)
+        row = Row(self.domain, x / length, self.rule)
+        inner: LinearOperator = Identity(self.domain) - row.H @ row
+        multiple: LinearOperator = (1.0 / length) * inner
+        return multiple
+
+    def _prox(self, x: Array, step: Any) -> Array:
+        """x shortened by `step`, to 0 at least."""
+        length = self._length(x)
+        if isinstance(length, float) and isinstance(step, float):
+            return x * (1.0 - step / max(length, step))
+        if isinstance(length, float):
+            length = arrays.namespace(step).zeros_like(step) + length
+        return _shrunk(x, length, step)
+
+    def _length(self, x: Array) -> Any:
+        """A Python float, or an array that broadcasts against x."""
+        value = self._value(x)
+        if not arrays.is_array(value):
+            return value
+        xp = arrays.namespace(value)
+        shaped = xp.reshape(value, (*value.shape, *(1,) * self._space.ndim))
+        return arrays.cast(shaped, real_of(self.domain.dtype))
+
+
+def _square(x: Array) -> Array:
+    if arrays.dtype_of(x).kind != "c":
+        return x * x
+    xp = arrays.namespace(x)
+    real, imaginary = xp.real(x), xp.imag(x)
+    return real * real + imaginary * imaginary
+
+
+def _modulus(x: Array) -> Array:
+    """|x|, differentiable by JAX and torch at 0 for complex entries too."""
+    return _root(_square(x)) if arrays.dtype_of(x).kind == "c" else arrays.namespace(x).abs(x)
+
+
+def _root(square: Array) -> Array:
+    xp = arrays.namespace(square)
+    return xp.where(square > 0, xp.sqrt(_nonzero(square)), xp.zeros_like(square))
+
+
+def _nonzero(size: Array) -> Array:
+    """`size` with ones in the place of zeros."""
+    xp = arrays.namespace(size)
+    return xp.where(size > 0, size, xp.ones_like(size))
+
+
+def _shrunk(x: Array, size: Array, step: Any) -> Array:
+    xp = arrays.namespace(x)
+    factor = 1.0 - step / _nonzero(size)
+    return x * xp.where(size > step, factor, xp.zeros_like(factor))
+
+
+def _refuse_kinks(name: str, size: Any) -> None:
+    if arrays.is_array(size):
+        if recorded(size):
+            return
+        smooth = bool(arrays.namespace(size).all(size > 0))
+    else:
+        smooth = size > 0
+    if not smooth:
+        raise ValueError(
+            f"{name} has no curvature at a kink: an entry (or group) is 0 there and no quadratic "
+            "majorizes it; use a smooth functional, such as Huber or TotalVariation"
+        )

@@ -1,0 +1,68 @@
+"""The affine map `x -> x - shift`, which shifts functionals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from linops import arrays
+from linops.arrays import Array
+from linops.elementary.identity import Identity
+from linops.elementary.windows import PlaneMask, resized
+from linops.errors import ShapeError
+from linops.functionals.entries import cut_planes, named_row
+from linops.operator import LinearOperator, Operator
+from linops.rule import Rule
+from linops.space import Space
+
+__all__ = ["Translation"]
+
+
+class Translation(Operator):
+    """`x - shift`.
+
+    Parameters
+    ----------
+    space
+        Domain and codomain.
+    shift
+        An element of it, without batch axes.
+
+    Raises
+    ------
+    ShapeError
+        For a shift of another shape.
+    """
+
+    batched = True
+
+    def __init__(self, space: Space, shift: Array) -> None:
+        if not arrays.is_array(shift) or tuple(shift.shape) != space.shape:
+            raise ShapeError(
+                f"a shift is one element of {space}, got "
+                f"{tuple(shift.shape) if arrays.is_array(shift) else type(shift).__name__}"
+            )
+        row = (named_row(space),)
+        super().__init__(space, space, Rule(row, row, row))
+        self.shift = arrays.snapshot(arrays.cast(shift, space.dtype))
+
+    def _apply(self, x: Array) -> Array:
+        return x - self._near(x)
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        return Identity(self.domain)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
+        assert isinstance(self.domain, Space)
+        position = [one.name for one in self.rule.domain[0]].index(axis)
+        cuts = [(0, position)]
+        space = resized(self.domain, cuts, stop - start)
+        assert isinstance(space, Space)
+        block = Translation(space, cut_planes(self.shift, position - space.ndim, start, stop))
+        if not padded:
+            return block
+        mask = PlaneMask(space, cuts, -start, self.domain.shape[position] - start)
+        return mask @ block  # type: ignore[no-any-return]
+
+    def _near(self, like: Array) -> Array:
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        return arrays.resident(cache, "shift", self.shift, like)

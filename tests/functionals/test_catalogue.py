@@ -1,0 +1,321 @@
+"""Every functional against its formula, a brute-force minimiser and its own derivatives."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize, minimize_scalar
+
+import linops as lo
+from linops.testing import check_operator, taylor_test
+
+SHAPE = (2, 3)
+SPACE = lo.Space(SHAPE, "float64", axes=("y", "x"))
+RNG = np.random.default_rng([0, 99])
+TARGET = RNG.standard_normal(SHAPE)
+WEIGHTS = RNG.uniform(0.2, 2.0, SHAPE)
+
+# Name: functional, the same as a plain function of an array.
+CASES = {
+    "least squares": (
+        lo.LeastSquares(SPACE, TARGET, WEIGHTS),
+        lambda x: 0.5 * np.sum(WEIGHTS * (x - TARGET) ** 2),
+    ),
+    "plain least squares": (lo.LeastSquares(SPACE), lambda x: 0.5 * np.sum(x**2)),
+    "L1": (lo.L1(SPACE, WEIGHTS), lambda x: np.sum(WEIGHTS * abs(x))),
+    "L2": (lo.L2(SPACE), np.linalg.norm),
+    "Huber": (
+        lo.Huber(SPACE, 0.4),
+        lambda x: np.sum(np.where(abs(x) <= 0.4, x**2 / 2, 0.4 * (abs(x) - 0.2))),
+    ),
+    "group": (lo.GroupL1(SPACE), lambda x: np.sum(np.sqrt(np.sum(x**2, axis=0)))),
+    "quadratic": (lo.Quadratic(SPACE, 0.7, TARGET), lambda x: 0.35 * np.sum((x - TARGET) ** 2)),
+    "scaled": (3 * lo.L1(SPACE), lambda x: 3 * np.sum(abs(x))),
+    "shifted": (lo.L2(SPACE).shifted(TARGET), lambda x: np.linalg.norm(x - TARGET)),
+    "sum": (
+        lo.L1(SPACE) + lo.Quadratic(SPACE, 0.7, TARGET),
+        lambda x: np.sum(abs(x)) + 0.35 * np.sum((x - TARGET) ** 2),
+    ),
+    "unitary": (
+        lo.L1(lo.Space(SHAPE[::-1], "float64")) @ (2 * lo.Transpose(SPACE, (1, 0))),
+        lambda x: np.sum(abs(2 * x)),
+    ),
+}
+SMOOTH = {
+    "tv": lo.TotalVariation(SPACE, eps=0.1),
+    "qggmrf": lo.QGGMRF(SPACE, p=2.0, q=1.3, sigma_x=0.5),
+    "long": lo.QGGMRF(SPACE, p=1.8, q=1.1, sigma_x=0.7, neighbour_weights=(1, 2)),
+    "composed": lo.LeastSquares(lo.Space(4, "float64"))
+    @ lo.Matrix(RNG.standard_normal((4, 6)), SPACE, lo.Space(4, "float64")),
+    "nonlinear": lo.LeastSquares(SPACE, TARGET) @ lo.Exp(SPACE),
+    "gradient": lo.Huber(lo.Gradient(SPACE).codomain, 0.3) @ lo.Gradient(SPACE),
+} | {name: case[0] for name, case in CASES.items()}
+
+
+def minimiser(value, x, step):
+    """`argmin |u - x|^2 / 2 + step value(u)` by searching, from several starts."""
+
+    def objective(u):
+        return 0.5 * np.sum((u.reshape(x.shape) - x) ** 2) + step * value(u.reshape(x.shape))
+
+    starts = [x.ravel(), 0 * x.ravel(), TARGET.ravel()]
+    options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 20000, "maxfev": 20000, "adaptive": True}
+    found = [
+        minimize(objective, s, method="Powell", options={"xtol": 1e-9, "ftol": 1e-14})
+        for s in starts
+    ]
+    best = min(found, key=lambda r: r.fun)
+    best = min(
+        [best, minimize(objective, best.x, method="Nelder-Mead", options=options)],
+        key=lambda r: r.fun,
+    )
+    return best.x.reshape(x.shape), best.fun, objective
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_is_its_formula(name):
+    f, value = CASES[name]
+    x = RNG.standard_normal((2, *SHAPE))
+    assert isinstance(f(x[0]), float)
+    assert f(x[0]) == pytest.approx(value(x[0]), rel=1e-12)
+    np.testing.assert_allclose(f(x), [value(x[0]), value(x[1])], rtol=1e-12)
+    np.testing.assert_allclose(f.gradient(x)[1], f.gradient(x[1]), rtol=1e-12)
+    assert f.codomain.shape == ()
+    assert pickle.loads(pickle.dumps(f))(x[0]) == f(x[0])
+    with pytest.raises(AttributeError):
+        f.domain = None
+
+
+@pytest.mark.parametrize("step", [0.3, 2.0])
+@pytest.mark.parametrize("name", CASES)
+def test_prox_is_the_minimiser(name, step):
+    f, value = CASES[name]
+    x = np.random.default_rng(1).standard_normal(SHAPE)
+    found = f.prox(x, step)
+    best, least, objective = minimiser(value, x, step)
+    assert objective(found) <= least + 1e-9
+    np.testing.assert_allclose(found, best, atol=2e-4)
+    np.testing.assert_allclose(f.prox(np.stack([x, -x]), step)[0], found, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_moreau(name):
+    f, _ = CASES[name]
+    x = np.random.default_rng(2).standard_normal(SHAPE)
+    t = 0.7
+    dual = f.conjugate_prox(x, t)
+    np.testing.assert_allclose(t * f.prox(x / t, 1 / t) + dual, x, rtol=1e-12, atol=1e-14)
+
+
+def test_conjugates_in_closed_form():
+    x = 3 * np.random.default_rng(3).standard_normal(SHAPE)
+    w = WEIGHTS
+    np.testing.assert_allclose(lo.L1(SPACE, w).conjugate_prox(x, 0.6), np.clip(x, -w, w))
+    np.testing.assert_allclose(
+        lo.L2(SPACE).conjugate_prox(x, 0.6), x / max(np.linalg.norm(x), 1), rtol=1e-12
+    )
+    got = lo.LeastSquares(SPACE, TARGET).conjugate_prox(x, 0.6)
+    np.testing.assert_allclose(got, (x - 0.6 * TARGET) / 1.6, rtol=1e-12)
+    got = lo.NonNegative(SPACE).conjugate_prox(x, 0.6)
+    np.testing.assert_allclose(got, np.minimum(x, 0), atol=1e-15)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradient_is_the_derivative(name):
+    f = SMOOTH[name]
+    x = np.random.default_rng(4).standard_normal(SHAPE)
+    taylor_test(f, x)
+    row = f.jacobian(x)
+    np.testing.assert_allclose(row.H(np.asarray(1.0)), f.gradient(x), rtol=1e-12)
+    if name not in ("nonlinear", "group"):
+        taylor_test(f.gradient, x)
+        check_operator(f.gradient.jacobian(x))
+    check_operator(row)
+
+
+@pytest.mark.parametrize("name", [name for name in SMOOTH if name != "nonlinear"])
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**20), move=st.floats(-3, 3))
+def test_surrogate_majorizes(name, seed, move):
+    f = SMOOTH[name]
+    x, d = np.random.default_rng(seed).standard_normal((2, *SHAPE))
+    d = d * 10**move
+    right = f(x) + np.vdot(f.gradient(x), d) + np.vdot(d, f.surrogate(x)(d)) / 2
+    assert f(x + d) <= right + 1e-10 * (abs(right) + f(x))
+
+
+@pytest.mark.parametrize("name", [name for name in SMOOTH if name != "nonlinear"])
+def test_surrogates_are_operators(name):
+    S = SMOOTH[name].surrogate(np.random.default_rng(5).standard_normal(SHAPE))
+    assert {"self_adjoint", "psd"} <= S.tags
+    check_operator(S)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_blocks_add_up_and_gradients_stand_side_by_side(name, padded):
+    f = SMOOTH[name]
+    x = np.random.default_rng(6).standard_normal(SHAPE)
+    for position, axis in enumerate(f.rule.domain[0]):
+        if not axis.splits:
+            continue
+        n, h = SHAPE[position], axis.halo
+        pieces = [(0, 1), (1, n)] if not padded else [(0, 2), (2, 4)]
+        total, parts = 0.0, []
+        for start, stop in pieces:
+            lo_, hi = start - h, stop + h
+            if padded:
+                shape = list(SHAPE)
+                shape[position] = hi - lo_
+                part = np.full(shape, np.nan)
+                a, b = max(lo_, 0), min(hi, n)
+                if b > a:
+                    where = [slice(None)] * 2
+                    where[position] = slice(a - lo_, b - lo_)
+                    part[tuple(where)] = np.take(x, range(a, b), axis=position)
+            else:
+                part = np.take(x, range(max(lo_, 0), min(hi, n)), axis=position)
+            total += f.block(axis.name, start, stop, padded)(part)
+            g = f.gradient
+            if g.rule.relation(axis.name) == "aligned" and g.rule.halo(axis.name) == h:
+                parts.append(g.block(axis.name, start, stop, padded)(part))
+        assert total == pytest.approx(f(x), rel=1e-12)
+        if parts:
+            joined = np.concatenate(parts, axis=position)
+            joined = np.take(joined, range(n), axis=position)
+            np.testing.assert_allclose(joined, f.gradient(x), rtol=1e-11, atol=1e-13)
+
+
+def test_rules():
+    assert str(SMOOTH["tv"].rule) == "y~1 x~1 ->"
+    assert str(SMOOTH["tv"].gradient.rule) == "y~1 x~1 -> y x"
+    assert str(CASES["least squares"][0].rule) == "y x; y x, y x ->"
+    assert str(CASES["L2"][0].rule) == "y! x! ->"
+    assert str(SMOOTH["gradient"].rule) == "y~1 x~1 ->"
+
+
+def test_constraints():
+    x = np.array([[-1.0, 0.5, 2.0], [0.0, 1.0, 3.0]])
+    box = lo.Box(SPACE, -0.5, np.full(SHAPE, 1.5))
+    assert box(x) == np.inf
+    assert box(np.clip(x, -0.5, 1.5)) == 0.0
+    np.testing.assert_array_equal(box.prox(x, 3.0), np.clip(x, -0.5, 1.5))
+    assert lo.NonNegative(SPACE)(x) == np.inf
+    assert lo.NonNegative(SPACE)(abs(x)) == 0.0
+    np.testing.assert_array_equal(lo.NonNegative(SPACE).prox(x, 1.0), np.maximum(x, 0))
+    np.testing.assert_array_equal(box(np.stack([x, 0 * x])), [np.inf, 0])
+    with pytest.raises(TypeError, match="no gradient"):
+        box.gradient(x)
+    with pytest.raises(TypeError, match="majorizing"):
+        box.surrogate(x)
+    with pytest.raises(ValueError, match="above"):
+        lo.Box(SPACE, 1.0, 0.0)
+    for start in range(2):
+        part = np.full(SHAPE, np.nan)
+        part[0] = 1.0
+        shifted = lo.Box(SPACE, 0.5, 2.0).block("y", start + 1, start + 3, padded=True)
+        assert shifted(part) == 0.0  # a plane outside breaks no bound
+
+
+def test_complex_norms():
+    space = lo.Space(SHAPE, "complex128")
+    z = space.random(0)
+    step = 0.6
+    for f, value in (
+        (lo.L1(space), lambda u: abs(u)),
+        (
+            lo.Huber(space, 0.3),
+            lambda u: abs(u) ** 2 / 2 if abs(u) <= 0.3 else 0.3 * (abs(u) - 0.15),
+        ),
+    ):
+        assert f(z) == pytest.approx(sum(map(value, z.ravel())), rel=1e-12)
+        found = f.prox(z, step)
+        one = z[0, 0]
+        best = minimize(
+            lambda p, v=value: abs(complex(*p) - one) ** 2 / 2 + step * v(complex(*p)),
+            [one.real, one.imag],
+            method="Nelder-Mead",
+            options={"xatol": 1e-10, "fatol": 1e-14},
+        ).x
+        assert abs(found[0, 0] - complex(*best)) < 1e-6
+        taylor_test(f, z)
+    check_operator(lo.L2(space).jacobian(z))
+    taylor_test(lo.LeastSquares(space, space.random(1), WEIGHTS), z)
+
+
+def test_separable():
+    first, second = lo.Space((2, 3), "float64", axes=("z", "x")), lo.Space((2,), "float64", ("z",))
+    f = lo.functionals.separable([lo.L1(first), lo.LeastSquares(second)])
+    x = f.domain.random(0)
+    assert f(x) == pytest.approx(abs(x[0]).sum() + 0.5 * (x[1] ** 2).sum())
+    np.testing.assert_allclose(f.gradient(x)[1], x[1])
+    np.testing.assert_allclose(f.prox(x, 0.5)[1], x[1] / 1.5)
+    np.testing.assert_allclose(f.conjugate_prox(x, 0.5)[0], np.clip(x[0], -1, 1))
+    assert str(f.rule) == "z x!, z ->"
+    parts = [f.block("z", i, i + 1)(tuple(p[i : i + 1] for p in x)) for i in range(2)]
+    assert sum(parts) == pytest.approx(f(x))
+    g = [f.gradient.block("z", i, i + 1)(tuple(p[i : i + 1] for p in x)) for i in range(2)]
+    np.testing.assert_allclose(np.concatenate([p[0] for p in g]), f.gradient(x)[0])
+    taylor_test(f, x)
+    check_operator(f.surrogate(x))
+    check_operator(f.jacobian(x))
+
+
+def test_total_variation_golden():
+    k = np.arange(24.0)
+    tv = lo.TotalVariation(lo.Space((2, 3, 4), "float64"), (0.47, 0.78, 1.09))
+    x = (np.sin(0.713 * k) + 0.2 * np.cos(0.317 * k)).reshape(2, 3, 4)
+    assert tv(np.full((2, 3, 4), 2.0)) == pytest.approx(0.001)
+    assert tv(x) == pytest.approx(2.084407147195, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in SMOOTH if n != "nonlinear"])
+def test_namespaces_and_their_derivatives(name):
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    f = SMOOTH[name]
+    x = np.random.default_rng(7).standard_normal(SHAPE)
+    t = torch.tensor(x, requires_grad=True)
+    f(t).backward()
+    np.testing.assert_allclose(t.grad, f.gradient(x), rtol=1e-10, atol=1e-12)
+    assert isinstance(f(torch.tensor(x)), float)
+    np.testing.assert_allclose(f.gradient(torch.tensor(x)), f.gradient(x), rtol=1e-10, atol=1e-12)
+    with jax.enable_x64(True):
+        j = jax.numpy.asarray(x)
+        np.testing.assert_allclose(jax.grad(f)(j), f.gradient(x), rtol=1e-10, atol=1e-12)
+        assert isinstance(f(j), float)
+        lo.register_jax()
+        assert float(jax.jit(lambda g, v: g(v))(f, j)) == pytest.approx(f(x), rel=1e-10)
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=">= 0"):
+        -1.0 * lo.L1(SPACE)
+    with pytest.raises(ValueError, match="weights"):
+        lo.L1(SPACE, -WEIGHTS)
+    with pytest.raises(lo.errors.ShapeError):
+        lo.LeastSquares(SPACE, np.zeros(4))
+    with pytest.raises(ValueError, match="kink"):
+        lo.L2(SPACE).surrogate(np.zeros(SHAPE))
+    with pytest.raises(ValueError, match="step"):
+        lo.L1(SPACE).prox(TARGET, 0.0)
+    with pytest.raises(NotImplementedError, match="closed form"):
+        (lo.L1(lo.Gradient(SPACE).codomain) @ lo.Gradient(SPACE)).prox(TARGET, 1.0)
+    with pytest.raises(lo.errors.DTypeError, match="real"):
+        lo.L1(SPACE)(TARGET * 1j)
+
+
+def test_one_dimension_by_grid():
+    line = lo.Space(1, "float64")
+    for f in (lo.L1(line, 0.8), lo.Huber(line, 0.5), lo.L2(line)):
+        for x in (-2.0, 0.3, 1.1):
+            grid = minimize_scalar(
+                lambda u, f=f, x=x: (u - x) ** 2 / 2 + 0.9 * f(np.array([u])),
+                bounds=(-3, 3),
+                method="bounded",
+                options={"xatol": 1e-10},
+            ).x
+            assert f.prox(np.array([x]), 0.9)[0] == pytest.approx(grid, abs=1e-5)
