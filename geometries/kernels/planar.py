@@ -534,24 +534,28 @@ class _Sums:
         ny, nx = y1 - y0, x1 - x0
         self._rows = np.zeros((batch, ny, 2 * (exact.PAD + nx + exact.TAIL)))
         self._cols = np.zeros((batch, nx, 2 * (exact.PAD + ny + exact.TAIL)))
-        self._tiles = [
-            (axis, a, b, image)
-            for axis, n, image in ((0, ny, self._rows), (1, nx, self._cols))
-            for a, b in pairwise(_cut(n, max(4 * pool.workers(), n // 8)))
-        ]
+        self._sides = ((0, ny, self._rows), (1, nx, self._cols))
 
     def add(
         self, scan: PlanarScan, job: _Job, rays: Array, runs: Array, data: Array, squared: bool
     ) -> None:
         """Add the views of `data` (B, n, c), whose rays are tabulated."""
 
+        # Narrow tiles stay in the cache, but a few views do not pay for handing out many.
+        narrow = 8 if data.shape[1] > 8 else 64
+        tiles = [
+            (axis, a, b, image)
+            for axis, n, image in self._sides
+            for a, b in pairwise(_cut(n, max(2 * pool.workers(), n // narrow)))
+        ]
+
         def task(i: int) -> None:
-            axis, begin, end, image = self._tiles[i]
+            axis, begin, end, image = tiles[i]
             exact.scatter_slabs(
                 axis, begin, end, rays, runs, scan._shape, job.box, data, squared, image
             )
 
-        pool.run(task, len(self._tiles))
+        pool.run(task, len(tiles))
 
     def total(self) -> Array:
         """The sum, (B, ly, lx)."""
