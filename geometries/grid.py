@@ -140,10 +140,8 @@ def lengths(value: Any, count: int, owner: str, positive: bool = False) -> tuple
 
 
 def _number(entry: Any, value: Any, owner: str, wanted: str) -> float:
-    kind = getattr(entry, "dtype", None)
-    if isinstance(entry, (bool, np.bool_, str, bytes, complex)) or (
-        kind is not None and "bool" in str(kind)
-    ):
+    kind = str(getattr(entry, "dtype", ""))
+    if isinstance(entry, (bool, np.bool_, str, bytes, complex)) or "bool" in kind or "comp" in kind:
         raise GeometryError(f"{owner} is {value!r}; it is {wanted}")
     try:
         return float(entry)

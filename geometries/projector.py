@@ -19,6 +19,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled.hosted import hosted
 from linops.cost import Cost, bytes_of
+from linops.errors import GeometryError
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.space import Space
@@ -86,7 +87,9 @@ class Projector(LinearOperator):
         admit(geometry, grid, accuracy)
         limit = pitch_limit(grid, accuracy)
         if limit is not None:
-            raise ValueError(f"backend 'numba' cannot serve this grid: {limit}")
+            raise GeometryError(
+                f"backend 'numba' cannot serve this grid: {limit}; use precision='float64'"
+            )
         frames = _frames(geometry.trajectory)
         whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
@@ -151,8 +154,6 @@ class Projector(LinearOperator):
         """Another scan with as many views of the same kind, checked like a new one."""
         old, new = self.geometry.trajectory, geometry.trajectory
         if (new.kind, new.views, new.detector.shape) != (old.kind, old.views, old.detector.shape):
-            from linops.errors import GeometryError
-
             raise GeometryError(
                 f"with_geometry takes a {old.kind} scan of {old.views} views on "
                 f"{old.detector.shape} cells, got {new.kind}, {new.views} views, "

@@ -241,14 +241,11 @@ def _restore(kind: str, frames: dict[str, np.ndarray], detector: Detector) -> Tr
 def _vectors(value: Any, name: str, dims: int) -> np.ndarray:
     if value is None:
         raise GeometryError(f"{name} is None; it is an array of shape (views, {dims})")
-    array = arrays.to_numpy(value) if arrays.is_array(value) else np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise DTypeError(f"{name} has dtype {array.dtype}; it is an array of real numbers")
+    array = _real(value, name)
     if array.ndim != 2 or array.shape[1] != dims:
         raise GeometryError(f"{name} has shape {array.shape}; it is (views, {dims})")
     if len(array) == 0:
         raise GeometryError(f"{name} has no views; a scan has at least one")
-    array = array.astype(np.float64)
     _reject(~np.isfinite(array).all(axis=1), f"{name} is not finite")
     return np.asarray(array)
 
@@ -336,7 +333,7 @@ def _reject(bad: Any, fault: str, detail: Any = None) -> None:
 def _rotation(rotation: Any, views: int, dims: int) -> np.ndarray:
     if rotation is None:
         return np.broadcast_to(np.eye(dims), (views, dims, dims))
-    R = np.asarray(arrays.to_numpy(rotation) if arrays.is_array(rotation) else rotation, np.float64)
+    R = _real(rotation, "rotation")
     if R.shape not in ((dims, dims), (views, dims, dims)):
         raise GeometryError(
             f"rotation has shape {R.shape}; it is {(dims, dims)} or {(views, dims, dims)}"
@@ -349,12 +346,17 @@ def _rotation(rotation: Any, views: int, dims: int) -> np.ndarray:
     return R
 
 
+def _real(value: Any, name: str) -> np.ndarray:
+    array = arrays.to_numpy(value) if arrays.is_array(value) else np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise DTypeError(f"{name} has dtype {array.dtype}; it is an array of real numbers")
+    return array.astype(np.float64)
+
+
 def _translation(translation: Any, views: int, dims: int) -> np.ndarray:
     if translation is None:
         return np.zeros((1, dims))
-    t = np.asarray(
-        arrays.to_numpy(translation) if arrays.is_array(translation) else translation, np.float64
-    )
+    t = _real(translation, "translation")
     if t.shape not in ((dims,), (views, dims)):
         raise GeometryError(f"translation has shape {t.shape}; it is {(dims,)} or {(views, dims)}")
     t = np.broadcast_to(t, (views, dims))

@@ -103,7 +103,7 @@ def fbp_operator(A: Any, **options: Any) -> LinearOperator:
 
     Takes what `fbp` takes; worth keeping where one scan's geometry serves many data.
     """
-    frames = A.geometry.trajectory
+    frames = _frames_of(A, "fbp")
     if frames.kind == "cone":
         raise GeometryError("fbp takes parallel and fan beams; a cone beam takes fdk")
     if frames.detector.curvature is not None and frames.kind == "parallel":
@@ -150,7 +150,7 @@ def fdk(
 
 def fdk_operator(A: Any, **options: Any) -> LinearOperator:
     """`fdk` as a linear operator from projections to volumes, with its options."""
-    frames = A.geometry.trajectory
+    frames = _frames_of(A, "fdk")
     if frames.kind != "cone":
         raise GeometryError(f"fdk takes cone beams; a {frames.kind} beam takes fbp")
     heights = frames.sources[:, 2]
@@ -163,6 +163,15 @@ def fdk_operator(A: Any, **options: Any) -> LinearOperator:
     if np.abs(frames.v - (0.0, 0.0, 1.0)).max() > 1e-4:
         raise GeometryError("fdk takes detectors whose columns are parallel to the axis z")
     return _composed(A, ConeGather, **options)
+
+
+def _frames_of(A: Any, name: str) -> Any:
+    if not (hasattr(A, "geometry") and hasattr(A, "grid")):
+        raise GeometryError(
+            f"{name} reads the scan from its first argument, a Projector, got {type(A).__name__}; "
+            "a composition has no geometry of its own: pass the projector it is made of"
+        )
+    return A.geometry.trajectory
 
 
 def _composed(

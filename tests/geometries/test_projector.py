@@ -463,3 +463,26 @@ def test_single_views_rows_cells_and_voxels_keep_their_axes() -> None:
     empty = B.block("view", 1, 1)
     assert (empty @ np.ones((1, 1), "float32")).shape == (0, 1)
     assert not (empty.H @ np.ones((0, 1), "float32")).any()
+
+
+def test_lengths_and_frames_are_real() -> None:
+    with pytest.raises(GeometryError, match="spacing"):
+        Grid((4, 4), spacing=np.complex64(1 + 2j))
+    frames = scans()["cone"][0].trajectory
+    with pytest.raises(DTypeError, match="rotation"):
+        frames.transform(rotation=np.eye(3) * 1j)
+    with pytest.raises(DTypeError, match="translation"):
+        frames.transform(translation="abc")
+
+
+def test_a_grid_beyond_float32_names_the_bound() -> None:
+    with pytest.raises(GeometryError, match="ratio"):
+        Projector(ParallelBeam([0.0], Detector(5)), Grid((4, 4), (1.0, 20000.0)))
+
+
+def test_analytic_reconstruction_asks_for_a_projector() -> None:
+    from geometries import fbp
+
+    space = lo.Space((4, 5))
+    with pytest.raises(GeometryError, match="Projector"):
+        fbp(lo.Identity(space), np.zeros((4, 5), "float32"))
