@@ -57,6 +57,7 @@ from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import ProductSpace, Space, inners
 from linops.stencils import Gradient
+from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
 
 __version__ = "0.1.0"
@@ -103,6 +104,7 @@ __all__ = [
     "block_diagonal",
     "concat",
     "errors",
+    "from_function",
     "from_functions",
     "hstack",
     "inners",
