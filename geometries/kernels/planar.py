@@ -532,8 +532,9 @@ class _Sums:
     def __init__(self, job: _Job, batch: int) -> None:
         x0, x1, y0, y1 = job.box.tolist()
         ny, nx = y1 - y0, x1 - x0
-        self._rows = np.zeros((batch, ny, 2 * (exact.PAD + nx + exact.TAIL)))
-        self._cols = np.zeros((batch, nx, 2 * (exact.PAD + ny + exact.TAIL)))
+        # Written here: threads that meet fresh pages together wait for each other.
+        self._rows = np.full((batch, ny, 2 * (exact.PAD + nx + exact.TAIL)), 0.0)
+        self._cols = np.full((batch, nx, 2 * (exact.PAD + ny + exact.TAIL)), 0.0)
         self._sides = ((0, ny, self._rows), (1, nx, self._cols))
 
     def add(
@@ -561,6 +562,15 @@ class _Sums:
         """The sum, (B, ly, lx)."""
         one = slice(2 * exact.PAD, -2 * exact.TAIL, 2)
         two = slice(2 * exact.PAD - 1, -2 * exact.TAIL - 1, 2)
-        total: Array = self._rows[:, :, one] + self._rows[:, :, two]
-        total += (self._cols[:, :, one] + self._cols[:, :, two]).transpose(0, 2, 1)
-        return total
+        rows, cols = self._rows, self._cols
+        out = np.empty((len(rows), rows.shape[1], cols.shape[1]))
+        bands = _cut(out.shape[1], 4 * pool.workers())
+
+        def task(i: int) -> None:
+            band = slice(bands[i], bands[i + 1])
+            part = out[:, band]
+            np.add(rows[:, band, one], rows[:, band, two], out=part)
+            part += (cols[:, :, one][..., band] + cols[:, :, two][..., band]).transpose(0, 2, 1)
+
+        pool.run(task, len(bands) - 1)
+        return out
