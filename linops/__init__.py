@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from linops import errors
 from linops.algebra.arithmetic import as_operator
+from linops.algebra.concatenation import concat
 from linops.algebra.functions import from_functions
 from linops.algebra.kron import kron
-from linops.algebra.stacks import block_diagonal, concat, hstack, vstack
+from linops.algebra.stacks import block_diagonal, hstack, vstack
 from linops.cost import Cost
 from linops.elementary import (
     FFT,

@@ -1,5 +1,4 @@
-"""Operators side by side: `vstack`, `hstack`, `block_diagonal` on product spaces, `concat` on one
-array, `kron` for separable operators."""
+"""Operators side by side on product spaces: `vstack`, `hstack`, `block_diagonal`."""
 
 from __future__ import annotations
 
@@ -7,32 +6,23 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
-
-from linops import arrays
-from linops.algebra.arithmetic import as_operator, flat_product
 from linops.algebra.blocks import weakened
-from linops.algebra.complexify import complexify
+from linops.algebra.members import (
+    as_tuple,
+    dealt,
+    every_complex,
+    members_of,
+    product_of,
+    spread_tags,
+)
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.cost import Cost
-from linops.elementary.windows import Crop, axis_number, resized
-from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Relation, Rule
-from linops.space import AnySpace, ProductSpace, Space
 
-__all__ = [
-    "BlockDiagonal",
-    "Concatenation",
-    "HStack",
-    "VStack",
-    "block_diagonal",
-    "concat",
-    "hstack",
-    "vstack",
-]
+__all__ = ["BlockDiagonal", "HStack", "VStack", "block_diagonal", "hstack", "vstack"]
 
 
 def vstack(operators: Iterable[Any]) -> LinearOperator:
@@ -40,45 +30,20 @@ def vstack(operators: Iterable[Any]) -> LinearOperator:
 
     Members may be operators or matrices; product codomains are flattened.
     """
-    terms = _members(operators, "vstack", "domain")
+    terms = members_of(operators, "vstack", "domain")
     return VStack(terms)
 
 
 def hstack(operators: Iterable[Any]) -> LinearOperator:
     """`(x, y, ...) -> A @ x + B @ y + ...`: a product space of domains, one codomain."""
-    terms = _members(operators, "hstack", "codomain")
+    terms = members_of(operators, "hstack", "codomain")
     return HStack(terms)
 
 
 def block_diagonal(operators: Iterable[Any]) -> LinearOperator:
     """`(x, y, ...) -> (A @ x, B @ y, ...)`."""
-    terms = _members(operators, "block_diagonal", None)
+    terms = members_of(operators, "block_diagonal", None)
     return BlockDiagonal(terms)
-
-
-def concat(operators: Iterable[Any], axis: str | int = 0) -> LinearOperator:
-    """The outputs of operators with one domain, joined into one array along `axis`.
-
-    Parameters
-    ----------
-    operators
-        Operators whose codomains agree but for the extent of `axis`.
-    axis
-        Axis of the codomains, by name or number.
-    """
-    terms = _members(operators, "concat", "domain")
-    spaces = [_plain(term.codomain, "concat") for term in terms]
-    number = axis_number(spaces[0], axis)
-    for space in spaces[1:]:
-        if (
-            space.ndim != spaces[0].ndim
-            or resized(space, [(0, number)], 0).shape != resized(spaces[0], [(0, number)], 0).shape
-        ):
-            raise ShapeError(
-                f"concat joins outputs that agree but along axis {axis!r}, got {spaces[0]} and "
-                f"{space}"
-            )
-    return Concatenation(terms, number)
 
 
 class VStack(LinearOperator):
@@ -89,7 +54,7 @@ class VStack(LinearOperator):
 
     def __init__(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> None:
         super().__init__(
-            terms[0].domain, _product([term.codomain for term in terms]), rule, name="vstack"
+            terms[0].domain, product_of([term.codomain for term in terms]), rule, name="vstack"
         )
         self.terms = tuple(terms)
 
@@ -99,12 +64,12 @@ class VStack(LinearOperator):
 
     def _apply(self, x: Any) -> Any:
         return tuple(
-            part for term in self.terms for part in _tuple(term._forward(x), term.codomain)
+            part for term in self.terms for part in as_tuple(term._forward(x), term.codomain)
         )
 
     def _apply_adjoint(self, y: Any) -> Any:
         total: Any = None
-        for term, part in _dealt(self.terms, y, "codomain"):
+        for term, part in dealt(self.terms, y, "codomain"):
             back = term._backward(part)
             total = back if total is None else added(total, back)
         return total
@@ -116,13 +81,13 @@ class VStack(LinearOperator):
         return VStack([term.conj() for term in self.terms])
 
     def _complexified(self) -> LinearOperator | None:
-        return _every_complex(VStack, self.terms)
+        return every_complex(VStack, self.terms)
 
     def _derive_rule(self) -> Rule:
         return stack_rule([t.rule for t in self.terms], [t.codomain for t in self.terms])
 
     def _derive_tags(self) -> frozenset[str]:
-        return _spread_tags(self.terms, {"nonnegative"})
+        return spread_tags(self.terms, {"nonnegative"})
 
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)
@@ -190,7 +155,7 @@ class HStack(LinearOperator):
 
     def __init__(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> None:
         super().__init__(
-            _product([term.domain for term in terms]), terms[0].codomain, rule, name="hstack"
+            product_of([term.domain for term in terms]), terms[0].codomain, rule, name="hstack"
         )
         self.terms = tuple(terms)
 
@@ -200,13 +165,15 @@ class HStack(LinearOperator):
 
     def _apply(self, x: Any) -> Any:
         total: Any = None
-        for term, part in _dealt(self.terms, x, "domain"):
+        for term, part in dealt(self.terms, x, "domain"):
             y = term._forward(part)
             total = y if total is None else added(total, y)
         return total
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return tuple(part for term in self.terms for part in _tuple(term._backward(y), term.domain))
+        return tuple(
+            part for term in self.terms for part in as_tuple(term._backward(y), term.domain)
+        )
 
     def _make_adjoint(self) -> LinearOperator:
         return VStack([term.H for term in self.terms])
@@ -215,7 +182,7 @@ class HStack(LinearOperator):
         return HStack([term.conj() for term in self.terms])
 
     def _complexified(self) -> LinearOperator | None:
-        return _every_complex(HStack, self.terms)
+        return every_complex(HStack, self.terms)
 
     def _derive_rule(self) -> Rule:
         dual = stack_rule(
@@ -289,7 +256,7 @@ class HStack(LinearOperator):
         return found
 
     def _derive_tags(self) -> frozenset[str]:
-        return _spread_tags(self.terms, {"nonnegative"})
+        return spread_tags(self.terms, {"nonnegative"})
 
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)
@@ -306,8 +273,8 @@ class BlockDiagonal(LinearOperator):
 
     def __init__(self, terms: Sequence[LinearOperator]) -> None:
         super().__init__(
-            _product([term.domain for term in terms]),
-            _product([term.codomain for term in terms]),
+            product_of([term.domain for term in terms]),
+            product_of([term.codomain for term in terms]),
             name="block_diagonal",
         )
         self.terms = tuple(terms)
@@ -319,15 +286,15 @@ class BlockDiagonal(LinearOperator):
     def _apply(self, x: Any) -> Any:
         return tuple(
             out
-            for term, part in _dealt(self.terms, x, "domain")
-            for out in _tuple(term._forward(part), term.codomain)
+            for term, part in dealt(self.terms, x, "domain")
+            for out in as_tuple(term._forward(part), term.codomain)
         )
 
     def _apply_adjoint(self, y: Any) -> Any:
         return tuple(
             out
-            for term, part in _dealt(self.terms, y, "codomain")
-            for out in _tuple(term._backward(part), term.domain)
+            for term, part in dealt(self.terms, y, "codomain")
+            for out in as_tuple(term._backward(part), term.domain)
         )
 
     def _make_adjoint(self) -> LinearOperator:
@@ -339,7 +306,7 @@ class BlockDiagonal(LinearOperator):
         return BlockDiagonal([term.conj() for term in self.terms])
 
     def _complexified(self) -> LinearOperator | None:
-        return _every_complex(BlockDiagonal, self.terms)
+        return every_complex(BlockDiagonal, self.terms)
 
     def _derive_rule(self) -> Rule:
         left: list[tuple[Axis, ...]] = []
@@ -371,7 +338,7 @@ class BlockDiagonal(LinearOperator):
         return Rule(first.rule.domain * n, first.rule.codomain * n)
 
     def _derive_tags(self) -> frozenset[str]:
-        return _spread_tags(
+        return spread_tags(
             self.terms, {"nonnegative", "self_adjoint", "psd", "unitary", "diagonal"}
         )
 
@@ -385,7 +352,7 @@ class BlockDiagonal(LinearOperator):
         return tuple(
             part
             for term, d in zip(self.terms, found, strict=True)
-            for part in _tuple(d, term.domain)
+            for part in as_tuple(d, term.domain)
         )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
@@ -400,188 +367,6 @@ class BlockDiagonal(LinearOperator):
 
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
-
-
-class Concatenation(LinearOperator):
-    """`terms` applied to one input, their outputs joined along one axis of one array."""
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(self, terms: Sequence[LinearOperator], axis: int) -> None:
-        spaces = [_plain(term.codomain, "concat") for term in terms]
-        extents = [space.shape[axis] for space in spaces]
-        joined = resized(spaces[0], [(0, axis)], sum(extents))
-        super().__init__(terms[0].domain, joined, name="concat")
-        self.terms = tuple(terms)
-        self._axis = axis - spaces[0].ndim
-        self._starts = tuple(int(n) for n in np.cumsum([0, *extents]))
-
-    def _apply(self, x: Any) -> Any:
-        parts = [term._forward(x) for term in self.terms]
-        return arrays.namespace(*parts).concat(parts, axis=self._axis)
-
-    def _apply_adjoint(self, y: Any) -> Any:
-        total: Any = None
-        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
-            back = term._backward(arrays.narrow(y, self._axis, start, stop))
-            total = back if total is None else added(total, back)
-        return total
-
-    def _make_conjugate(self) -> LinearOperator:
-        return Concatenation([t.conj() for t in self.terms], self._position)
-
-    def _complexified(self) -> LinearOperator | None:
-        if any("real_linear" in term.tags for term in self.terms):
-            return None
-        return Concatenation([complexify(term) for term in self.terms], self._position)
-
-    @property
-    def _position(self) -> int:
-        assert isinstance(self.codomain, Space)
-        return self._axis + self.codomain.ndim
-
-    def _derive_rule(self) -> Rule:
-        stacked = stack_rule([t.rule for t in self.terms], [t.codomain for t in self.terms])
-        first = stacked.codomain[0]
-        taken = {a.name for row in stacked.domain for a in row}
-        right = []
-        for p, axis in enumerate(first):
-            column = [row[p].name for row in stacked.codomain]
-            if p == self._position:
-                name = axis.name
-                while name in taken:
-                    name += "_joined"
-                relations = {t.rule.relation(t.rule.codomain[0][p].name) for t in self.terms}
-                right.append(Axis(name, splits=relations <= {Relation.PRODUCED, Relation.ALIGNED}))
-            else:
-                same = len(set(column)) == 1
-                splits = same and all(row[p].splits for row in stacked.codomain)
-                right.append(Axis(axis.name, splits=splits))
-        return Rule(stacked.domain, (tuple(right),))
-
-    def _derive_tags(self) -> frozenset[str]:
-        return _spread_tags(self.terms, {"nonnegative"})
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(term.precision for term in self.terms)
-
-    def _gram_diagonal(self, weights: Any) -> Any:
-        total: Any = None
-        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
-            w = None if weights is None else arrays.narrow(weights, self._axis, start, stop)
-            part = term._gram_diagonal(w)
-            if part is None:
-                return None
-            total = part if total is None else total + part
-        return total
-
-    def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator:
-        return Concatenation([t.columns(index, axes) for t in self.terms], self._position)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        if padded or axis != self.rule.codomain[0][self._position].name:
-            return None
-        pieces = []
-        for term, first, last in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
-            lo, hi = max(start, first), min(stop, last)
-            if lo < hi:
-                name = term.rule.codomain[0][self._position].name
-                relation = Relation.PRODUCED
-                piece = weakened(term, name, lo - first, hi - first, False, relation, 0)
-                if piece is None:
-                    return None
-                pieces.append(piece)
-        if not pieces:
-            cuts = [(0, self._position)]
-            crop = Crop.along(self.codomain, cuts, start, stop, self.rule.codomain)
-            return flat_product([crop, self])
-        # One piece too: its axes keep the relations that they have in the whole.
-        return Concatenation(pieces, self._position)
-
-    def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
-
-
-def _members(operators: Iterable[Any], name: str, side: str | None) -> list[LinearOperator]:
-    terms = [as_operator(value) for value in operators]
-    if not terms:
-        raise ShapeError(f"{name} takes one or more operators, got none")
-    if any(t.domain.is_complex or t.codomain.is_complex for t in terms) and not all(
-        (t.domain.is_complex, t.codomain.is_complex)
-        == (terms[0].domain.is_complex, terms[0].codomain.is_complex)
-        for t in terms
-    ):
-        terms = [complexify(term) for term in terms]
-    if side is None:
-        return terms
-    first = getattr(terms[0], side)
-    for term in terms[1:]:
-        if getattr(term, side).shape != first.shape:
-            raise ShapeError(
-                f"{name} takes operators with one {side}, got {terms[0].name} on "
-                f"{first} and {term.name} on {getattr(term, side)}"
-            )
-    if len({getattr(term, side).dtype for term in terms}) > 1:
-        widest = max(terms, key=lambda term: getattr(term, side).dtype.itemsize)
-        terms = [_on_side(term, widest, side) for term in terms]
-    return terms
-
-
-def _on_side(term: LinearOperator, widest: LinearOperator, side: str) -> LinearOperator:
-    from linops.elementary.identity import Cast
-
-    own = getattr(term, side)
-    wide = own.with_dtype(getattr(widest, side).dtype)
-    if own.dtype == wide.dtype:
-        return term
-    if side == "domain":
-        return flat_product([term, Cast(wide, own)])
-    return flat_product([Cast(own, wide), term])
-
-
-def _plain(space: AnySpace, name: str) -> Space:
-    if not isinstance(space, Space):
-        raise ShapeError(f"{name} takes operators with a plain codomain, got {space}")
-    return space
-
-
-def _product(spaces: Sequence[AnySpace]) -> ProductSpace:
-    return ProductSpace([member for space in spaces for member in space.members])
-
-
-def _tuple(x: Any, space: AnySpace) -> tuple[Any, ...]:
-    return x if isinstance(space, ProductSpace) else (x,)
-
-
-def _dealt(terms: Sequence[LinearOperator], x: Any, side: str) -> list[tuple[LinearOperator, Any]]:
-    dealt, start = [], 0
-    for term in terms:
-        space = getattr(term, side)
-        if isinstance(space, ProductSpace):
-            count = len(space.spaces)
-            dealt.append((term, tuple(x[start : start + count])))
-        else:
-            count = 1
-            dealt.append((term, x[start]))
-        start += count
-    return dealt
-
-
-def _every_complex(cls: Any, terms: Sequence[LinearOperator]) -> LinearOperator | None:
-    if any("real_linear" in term.tags for term in terms):
-        return None
-    made: LinearOperator = cls([complexify(term) for term in terms])
-    return made
-
-
-def _spread_tags(terms: Sequence[LinearOperator], spreading: set[str]) -> frozenset[str]:
-    every = frozenset.intersection(*(term.tags for term in terms))
-    tags = set(every & spreading)
-    for tag in ("real_linear", "approximate_adjoint"):
-        if any(tag in term.tags for term in terms):
-            tags.add(tag)
-    return frozenset(tags)
 
 
 def _still_split(rule: Rule, blocks: Sequence[Rule]) -> Rule:

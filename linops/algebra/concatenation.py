@@ -1,0 +1,151 @@
+"""`concat`: the outputs of operators with one domain, joined into one array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.algebra.arithmetic import flat_product
+from linops.algebra.blocks import weakened
+from linops.algebra.complexify import complexify
+from linops.algebra.members import members_of, plain_space, spread_tags
+from linops.algebra.relations import stack_rule
+from linops.algebra.sums import added
+from linops.cost import Cost
+from linops.elementary.windows import Crop, axis_number, resized
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.precision import Precision
+from linops.rule import Axis, Relation, Rule
+from linops.space import Space
+
+__all__ = ["Concatenation", "concat"]
+
+
+def concat(operators: Iterable[Any], axis: str | int = 0) -> LinearOperator:
+    """The outputs of operators with one domain, joined into one array along `axis`.
+
+    Parameters
+    ----------
+    operators
+        Operators whose codomains agree but for the extent of `axis`.
+    axis
+        Axis of the codomains, by name or number.
+    """
+    terms = members_of(operators, "concat", "domain")
+    spaces = [plain_space(term.codomain, "concat") for term in terms]
+    number = axis_number(spaces[0], axis)
+    for space in spaces[1:]:
+        if (
+            space.ndim != spaces[0].ndim
+            or resized(space, [(0, number)], 0).shape != resized(spaces[0], [(0, number)], 0).shape
+        ):
+            raise ShapeError(
+                f"concat joins outputs that agree but along axis {axis!r}, got {spaces[0]} and "
+                f"{space}"
+            )
+    return Concatenation(terms, number)
+
+
+class Concatenation(LinearOperator):
+    """`terms` applied to one input, their outputs joined along one axis of one array."""
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, terms: Sequence[LinearOperator], axis: int) -> None:
+        spaces = [plain_space(term.codomain, "concat") for term in terms]
+        extents = [space.shape[axis] for space in spaces]
+        joined = resized(spaces[0], [(0, axis)], sum(extents))
+        super().__init__(terms[0].domain, joined, name="concat")
+        self.terms = tuple(terms)
+        self._axis = axis - spaces[0].ndim
+        self._starts = tuple(int(n) for n in np.cumsum([0, *extents]))
+
+    def _apply(self, x: Any) -> Any:
+        parts = [term._forward(x) for term in self.terms]
+        return arrays.namespace(*parts).concat(parts, axis=self._axis)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        total: Any = None
+        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
+            back = term._backward(arrays.narrow(y, self._axis, start, stop))
+            total = back if total is None else added(total, back)
+        return total
+
+    def _make_conjugate(self) -> LinearOperator:
+        return Concatenation([t.conj() for t in self.terms], self._position)
+
+    def _complexified(self) -> LinearOperator | None:
+        if any("real_linear" in term.tags for term in self.terms):
+            return None
+        return Concatenation([complexify(term) for term in self.terms], self._position)
+
+    @property
+    def _position(self) -> int:
+        assert isinstance(self.codomain, Space)
+        return self._axis + self.codomain.ndim
+
+    def _derive_rule(self) -> Rule:
+        stacked = stack_rule([t.rule for t in self.terms], [t.codomain for t in self.terms])
+        first = stacked.codomain[0]
+        taken = {a.name for row in stacked.domain for a in row}
+        right = []
+        for p, axis in enumerate(first):
+            column = [row[p].name for row in stacked.codomain]
+            if p == self._position:
+                name = axis.name
+                while name in taken:
+                    name += "_joined"
+                relations = {t.rule.relation(t.rule.codomain[0][p].name) for t in self.terms}
+                right.append(Axis(name, splits=relations <= {Relation.PRODUCED, Relation.ALIGNED}))
+            else:
+                same = len(set(column)) == 1
+                splits = same and all(row[p].splits for row in stacked.codomain)
+                right.append(Axis(axis.name, splits=splits))
+        return Rule(stacked.domain, (tuple(right),))
+
+    def _derive_tags(self) -> frozenset[str]:
+        return spread_tags(self.terms, {"nonnegative"})
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(term.precision for term in self.terms)
+
+    def _gram_diagonal(self, weights: Any) -> Any:
+        total: Any = None
+        for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
+            w = None if weights is None else arrays.narrow(weights, self._axis, start, stop)
+            part = term._gram_diagonal(w)
+            if part is None:
+                return None
+            total = part if total is None else total + part
+        return total
+
+    def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator:
+        return Concatenation([t.columns(index, axes) for t in self.terms], self._position)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        if padded or axis != self.rule.codomain[0][self._position].name:
+            return None
+        pieces = []
+        for term, first, last in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
+            lo, hi = max(start, first), min(stop, last)
+            if lo < hi:
+                name = term.rule.codomain[0][self._position].name
+                relation = Relation.PRODUCED
+                piece = weakened(term, name, lo - first, hi - first, False, relation, 0)
+                if piece is None:
+                    return None
+                pieces.append(piece)
+        if not pieces:
+            cuts = [(0, self._position)]
+            crop = Crop.along(self.codomain, cuts, start, stop, self.rule.codomain)
+            return flat_product([crop, self])
+        # One piece too: its axes keep the relations that they have in the whole.
+        return Concatenation(pieces, self._position)
+
+    def _cost(self) -> Cost:
+        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())

@@ -1,0 +1,110 @@
+"""What the stacks share: their members on one space, tuples dealt out to them, tags that spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from linops.algebra.arithmetic import as_operator, flat_product
+from linops.algebra.complexify import complexify
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.space import AnySpace, ProductSpace, Space
+
+__all__ = [
+    "as_tuple",
+    "dealt",
+    "every_complex",
+    "members_of",
+    "plain_space",
+    "product_of",
+    "spread_tags",
+]
+
+
+def members_of(operators: Iterable[Any], name: str, side: str | None) -> list[LinearOperator]:
+    """The operators of a stack, on one space where `side` says which, in one precision."""
+    terms = [as_operator(value) for value in operators]
+    if not terms:
+        raise ShapeError(f"{name} takes one or more operators, got none")
+    if any(t.domain.is_complex or t.codomain.is_complex for t in terms) and not all(
+        (t.domain.is_complex, t.codomain.is_complex)
+        == (terms[0].domain.is_complex, terms[0].codomain.is_complex)
+        for t in terms
+    ):
+        terms = [complexify(term) for term in terms]
+    if side is None:
+        return terms
+    first = getattr(terms[0], side)
+    for term in terms[1:]:
+        if getattr(term, side).shape != first.shape:
+            raise ShapeError(
+                f"{name} takes operators with one {side}, got {terms[0].name} on "
+                f"{first} and {term.name} on {getattr(term, side)}"
+            )
+    if len({getattr(term, side).dtype for term in terms}) > 1:
+        widest = max(terms, key=lambda term: getattr(term, side).dtype.itemsize)
+        terms = [_on_side(term, widest, side) for term in terms]
+    return terms
+
+
+def _on_side(term: LinearOperator, widest: LinearOperator, side: str) -> LinearOperator:
+    from linops.elementary.identity import Cast
+
+    own = getattr(term, side)
+    wide = own.with_dtype(getattr(widest, side).dtype)
+    if own.dtype == wide.dtype:
+        return term
+    if side == "domain":
+        return flat_product([term, Cast(wide, own)])
+    return flat_product([Cast(own, wide), term])
+
+
+def plain_space(space: AnySpace, name: str) -> Space:
+    """`space`, which must be no product."""
+    if not isinstance(space, Space):
+        raise ShapeError(f"{name} takes operators with a plain codomain, got {space}")
+    return space
+
+
+def product_of(spaces: Sequence[AnySpace]) -> ProductSpace:
+    """The product of all members of the spaces, flat."""
+    return ProductSpace([member for space in spaces for member in space.members])
+
+
+def as_tuple(x: Any, space: AnySpace) -> tuple[Any, ...]:
+    """An element as the tuple of its members."""
+    return x if isinstance(space, ProductSpace) else (x,)
+
+
+def dealt(terms: Sequence[LinearOperator], x: Any, side: str) -> list[tuple[LinearOperator, Any]]:
+    """Each term with its part of the tuple `x`."""
+    dealt, start = [], 0
+    for term in terms:
+        space = getattr(term, side)
+        if isinstance(space, ProductSpace):
+            count = len(space.spaces)
+            dealt.append((term, tuple(x[start : start + count])))
+        else:
+            count = 1
+            dealt.append((term, x[start]))
+        start += count
+    return dealt
+
+
+def every_complex(cls: Any, terms: Sequence[LinearOperator]) -> LinearOperator | None:
+    """The stack of complex extensions; None where a term has none."""
+    if any("real_linear" in term.tags for term in terms):
+        return None
+    made: LinearOperator = cls([complexify(term) for term in terms])
+    return made
+
+
+def spread_tags(terms: Sequence[LinearOperator], spreading: set[str]) -> frozenset[str]:
+    """Tags that all terms share and that spread, and those that one term is enough for."""
+    every = frozenset.intersection(*(term.tags for term in terms))
+    tags = set(every & spreading)
+    for tag in ("real_linear", "approximate_adjoint"):
+        if any(tag in term.tags for term in terms):
+            tags.add(tag)
+    return frozenset(tags)
