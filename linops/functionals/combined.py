@@ -83,7 +83,7 @@ class SumFunctional(Functional):
         blocks = []
         for term in self.terms:
             name = term.rule.domain[m][p].name
-            part = term.block(name, start, stop, padded)
+            part: Any = term.block(name, start, stop, padded)
             own = term.rule.halo(name)
             first, last = start - own, stop + own
             if not padded:
@@ -136,8 +136,8 @@ class ShiftedFunctional(Functional):
         super().__init__(space, name="Shifted")
         if isinstance(base, ShiftedFunctional):
             shift, base = base.translation.shift + base._admit(shift), base.base
-        self.base = base
-        self.translation = Translation(space, shift)
+        self.base: Functional = base
+        self.translation: Translation = Translation(space, shift)
 
     def surrogate(self, x: Any) -> LinearOperator:
         return self.base.surrogate(self.translation(self._admit(x)))
@@ -158,7 +158,7 @@ class ShiftedFunctional(Functional):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         base: Any = self.base.block(axis, start, stop, padded)
         m, p = positions(self.base.rule.domain, axis)[0]
-        halo, n = self.base.rule.halo(axis), self.domain.shape[p]
+        halo, n = self.base.rule.halo(axis), self.domain.members[m].shape[p]
         lo, hi = start - halo, stop + halo
         if not padded:
             lo, hi = max(lo, 0), min(hi, n)

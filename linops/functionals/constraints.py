@@ -6,6 +6,7 @@ Their proximal map is the projection. They have neither gradient nor surrogate.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -26,6 +27,14 @@ class _Bounds(Entries):
     _tables: ClassVar[Mapping[str, float]] = {"lower": -math.inf, "upper": math.inf}
     lower: Any
     upper: Any
+
+    @abstractmethod
+    def __init__(self, space: Space) -> None:
+        super().__init__(space)
+        if space.is_complex:
+            raise ValueError(
+                f"{self.name} takes a real space, got {space}: complex numbers have no order"
+            )
 
     def _value(self, x: Array) -> Any:
         xp = arrays.namespace(x)
@@ -58,7 +67,6 @@ class Box(_Bounds):
 
     def __init__(self, space: Space, lower: Any = None, upper: Any = None) -> None:
         super().__init__(space)
-        _refuse_complex(space, self.name)
         self.lower = self._admit_table(-math.inf if lower is None else lower, "lower")
         self.upper = self._admit_table(math.inf if upper is None else upper, "upper")
         if not (recorded(self.lower) or recorded(self.upper)):
@@ -84,13 +92,7 @@ class NonNegative(_Bounds):
 
     def __init__(self, space: Space) -> None:
         super().__init__(space)
-        _refuse_complex(space, self.name)
         self.lower, self.upper = 0.0, math.inf
-
-
-def _refuse_complex(space: Space, name: str) -> None:
-    if space.is_complex:
-        raise ValueError(f"{name} takes a real space, got {space}: complex numbers have no order")
 
 
 def _brief(value: Any) -> str:

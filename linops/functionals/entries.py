@@ -51,11 +51,11 @@ class Entries(Functional):
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         block, mask = self._cut(axis, start, stop, padded)
-        return block @ mask if padded else block
+        return block @ mask if padded else block  # type: ignore[no-any-return]
 
     def _gradient_block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         block, mask = self._cut(axis, start, stop, padded)
-        return mask @ block.gradient if padded else block.gradient
+        return mask @ block.gradient if padded else block.gradient  # type: ignore[no-any-return]
 
     def _cut(self, axis: str, start: int, stop: int, padded: bool) -> tuple[Any, Any]:
         space = self._space

@@ -135,9 +135,9 @@ class QGGMRF(Differences):
         x = self._clean(x)
         total: Any = 0.0
         for a, b in self._axes():
-            low, high = narrow_pair(x, a - self.domain.ndim)
+            low, high = narrow_pair(x, a - self._space.ndim)
             terms = self._kept(self.potential(high - low), a)
-            part = Space(_tail(terms, self.domain.ndim), self.domain.dtype)
+            part = Space(_tail(terms, self._space.ndim), self.domain.dtype)
             total = total + b * part.inner(terms, arrays.namespace(x).ones_like(terms))
         return total
 
@@ -170,13 +170,13 @@ class QGGMRF(Differences):
         compiled(*volumes, *self._weights3(), self._parameters(), out)
         like = elements[-1]
         if self.real is None:
-            return arrays.convert(out.reshape(self.domain.shape), like)
-        whole = np.zeros(self.domain.shape, out.dtype)
+            return arrays.convert(out.reshape(self._space.shape), like)
+        whole = np.zeros(self._space.shape, out.dtype)
         whole[real] = out.reshape(whole[real].shape)
         return arrays.convert(whole, like)
 
     def _accumulate(self, x: Array, v: Array, term: Any, signed: bool) -> Array:
-        n = self.domain.ndim
+        n = self._space.ndim
         total = arrays.namespace(v).zeros_like(v)
         x, v = self._clean(x), self._clean(v)
         for a, b in self._axes():
@@ -188,7 +188,7 @@ class QGGMRF(Differences):
         return total
 
     def _axes(self) -> list[tuple[int, float]]:
-        return [(a, b) for a, b in enumerate(self.b) if self.domain.shape[a] > 1 and b > 0]
+        return [(a, b) for a, b in enumerate(self.b) if self._space.shape[a] > 1 and b > 0]
 
     def _kept(self, flow: Array, axis: int) -> Array:
         """Zero for pairs that do not count."""
@@ -196,7 +196,7 @@ class QGGMRF(Differences):
         if mask is None:
             return flow
         xp = arrays.namespace(flow)
-        mask = arrays.narrow(mask, axis - self.domain.ndim, 0, self.domain.shape[axis] - 1)
+        mask = arrays.narrow(mask, axis - self._space.ndim, 0, self._space.shape[axis] - 1)
         return xp.where(mask, flow, xp.zeros_like(flow))
 
     def _floored(self, d: Array) -> Array:
@@ -233,7 +233,7 @@ class QGGMRF(Differences):
 
     def _weights3(self) -> tuple[Any, ...]:
         kind = self.domain.dtype.type
-        return tuple(map(kind, (0.0,) * (3 - self.domain.ndim) + self.b))
+        return tuple(map(kind, (0.0,) * (3 - self._space.ndim) + self.b))
 
     def _parameters(self) -> tuple[Any, ...]:
         kind = self.domain.dtype.type
@@ -258,7 +258,7 @@ class _RestrictedQGGMRF(Restricted):
 
     def __init__(self, functional: QGGMRF, index: Any) -> None:
         super().__init__(functional, index)
-        space = functional.domain
+        space = functional._space
         self._plane = (1,) * (2 - min(space.ndim, 2)) + space.shape[-2:]
         host = np.ascontiguousarray(arrays.to_numpy(index), np.int64)
         self._index = host
@@ -335,14 +335,14 @@ class _RestrictedQGGMRF(Restricted):
 
     def _gathered(self, x: Array) -> tuple[Array, Array]:
         xp = arrays.namespace(x)
-        others = self.domain.shape[:-1]
+        others: Any = self.domain.shape[:-1]
         flat = xp.reshape(x, (*others, self._plane[0] * self._plane[1]))
         return flat, arrays.take_last(flat, self._index)
 
     def _pairs(self, flat: Array, here: Array, d: Array | None) -> Any:
         """For each neighbour in the plane: b, difference, 1 where it exists, its move."""
-        b = (0.0,) * (2 - min(self.functional.domain.ndim, 2)) + self.functional.b[-2:]
-        dtype = self.functional.domain.dtype
+        b = (0.0,) * (2 - min(self.functional._space.ndim, 2)) + self.functional.b[-2:]
+        dtype = self.functional._space.dtype
         for way in range(4):
             if b[way // 2] == 0:
                 continue
@@ -354,12 +354,12 @@ class _RestrictedQGGMRF(Restricted):
             yield b[way // 2], (here - arrays.take_last(flat, there)) * inside, inside, other
 
     def _outer(self) -> list[tuple[int, float]]:
-        n = self.functional.domain.ndim
+        n = self.functional._space.ndim
         # Axis a of the domain is axis a of `(others, s)`, counted from the end below.
         return [
             (a - (n - 1), self.functional.b[a])
             for a in range(n - 2)
-            if self.functional.domain.shape[a] > 1 and self.functional.b[a] > 0
+            if self.functional._space.shape[a] > 1 and self.functional.b[a] > 0
         ]
 
 

@@ -112,7 +112,7 @@ class TotalVariation(Differences):
             return self._back(out, real, x)
         x = self._clean(x)
         weights = self._weights(self._differences(x))
-        n = self.domain.ndim
+        n = self._space.ndim
         xp = arrays.namespace(x)
         total = xp.zeros_like(x)
         for a in range(n):
@@ -120,7 +120,7 @@ class TotalVariation(Differences):
             mask = self._counted(x, pairs=a)
             if mask is not None:
                 one = xp.where(mask, one, xp.zeros_like(one))
-            count = self.domain.shape[a] - 1
+            count = self._space.shape[a] - 1
             part = arrays.narrow(one, a - n, 0, count) * (1.0 / self.spacing[a] ** 2)
             total = total + arrays.widen(part, a - n, 0, 1) + arrays.widen(part, a - n, 1, 0)
         return total
@@ -128,7 +128,7 @@ class TotalVariation(Differences):
     def _hessian_form(self, x: Array, v: Array) -> Array:
         """`scale * G.H (G v / L - G x <G x, G v> / L^3)`, voxel by voxel, with L = |G x|."""
         xp = arrays.namespace(v)
-        axis = -self.domain.ndim - 1
+        axis = -self._space.ndim - 1
         d = self._differences(self._clean(x))
         e = self._differences(self._clean(v))
         square = xp.expand_dims(self._lengths(d), axis=axis) ** 2
@@ -141,14 +141,14 @@ class TotalVariation(Differences):
             return d
         xp = arrays.namespace(d)
         masks = [
-            xp.broadcast_to(self._shaped(self._planes(a, 1, False), a, x), self.domain.shape)
-            for a in range(self.domain.ndim)
+            xp.broadcast_to(self._shaped(self._planes(a, 1, False), a, x), self._space.shape)
+            for a in range(self._space.ndim)
         ]
         return xp.where(xp.stack(masks), d, xp.zeros_like(d))
 
     def _lengths(self, d: Array) -> Array:
         xp = arrays.namespace(d)
-        return xp.sqrt(xp.sum(d * d, axis=-self.domain.ndim - 1) + self.eps)
+        return xp.sqrt(xp.sum(d * d, axis=-self._space.ndim - 1) + self.eps)
 
     def _weights(self, d: Array) -> Array:
         """`scale / |G x|` where a voxel counts, with an axis for the components."""
@@ -157,7 +157,7 @@ class TotalVariation(Differences):
         counted = self._counted(d)
         if counted is not None:
             weights = xp.where(counted, weights, xp.zeros_like(weights))
-        return xp.expand_dims(weights, axis=-self.domain.ndim - 1)
+        return xp.expand_dims(weights, axis=-self._space.ndim - 1)
 
     def _compilable(self, *elements: Array) -> bool:
         concrete = isinstance(self.eps, float) and (self.real is None or arrays.is_numpy(self.real))
@@ -165,12 +165,12 @@ class TotalVariation(Differences):
 
     def _back(self, out: np.ndarray, real: tuple[slice, ...], like: Array) -> Array:
         if self.real is None:
-            return arrays.convert(out.reshape(self.domain.shape), like)
-        whole = np.zeros(self.domain.shape, out.dtype)
+            return arrays.convert(out.reshape(self._space.shape), like)
+        whole = np.zeros(self._space.shape, out.dtype)
         whole[real] = out.reshape(whole[real].shape)
         return arrays.convert(whole, like)
 
     def _compiled(self, x: Array) -> tuple[np.ndarray, tuple[Any, ...], Any, Any]:
         kind = self.domain.dtype.type
-        steps = (1.0,) * (3 - self.domain.ndim) + tuple(1.0 / h for h in self.spacing)
+        steps = (1.0,) * (3 - self._space.ndim) + tuple(1.0 / h for h in self.spacing)
         return volume(x), tuple(kind(h) for h in steps), kind(self.eps), kind(self.scale)
