@@ -14,6 +14,9 @@ combine in `linops.algebra`, the leaves in `linops.elementary` and `linops.stenc
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from linops import errors
 from linops.algebra.arithmetic import as_operator
 from linops.algebra.concatenation import concat
@@ -39,20 +42,6 @@ from linops.elementary import (
     Zero,
 )
 from linops.elementary.pointwise import Exp, Log, Power, transmission
-from linops.functionals import (
-    L1,
-    L2,
-    QGGMRF,
-    Box,
-    Functional,
-    GroupL1,
-    Huber,
-    LeastSquares,
-    NonNegative,
-    Quadratic,
-    TotalVariation,
-    separable,
-)
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -60,6 +49,22 @@ from linops.space import ProductSpace, Space, inners
 from linops.stencils import Gradient
 from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
+
+if TYPE_CHECKING:
+    from linops.functionals import (
+        L1,
+        L2,
+        QGGMRF,
+        Box,
+        Functional,
+        GroupL1,
+        Huber,
+        LeastSquares,
+        NonNegative,
+        Quadratic,
+        TotalVariation,
+        separable,
+    )
 
 __version__ = "0.1.0"
 
@@ -115,3 +120,31 @@ __all__ = [
     "transmission",
     "vstack",
 ]
+
+_FUNCTIONALS = (
+    "L1",
+    "L2",
+    "QGGMRF",
+    "Box",
+    "Functional",
+    "GroupL1",
+    "Huber",
+    "LeastSquares",
+    "NonNegative",
+    "Quadratic",
+    "TotalVariation",
+    "separable",
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Priors are imported when they are first asked for: an import stays short.
+    if name in _FUNCTIONALS:
+        value = getattr(import_module("linops.functionals"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'linops' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,7 +7,7 @@ from linops.functionals.least_squares import LeastSquares
 from linops.functionals.norms import L1, L2, GroupL1
 from linops.functionals.qggmrf import QGGMRF
 from linops.functionals.quadratic import Quadratic
-from linops.functionals.separable import separable
+from linops.functionals.separable_sum import separable
 from linops.functionals.total_variation import TotalVariation
 
 __all__ = [
