@@ -116,6 +116,8 @@ def weakened(
     extended); a smaller halo is cut out of a larger one.
     """
     own, rule = term.rule.relation(name), term.rule
+    if own is Relation.ALIGNED and own is not relation and rule.periodic(name):
+        return None
     plain = (start - rule.halo(name), stop + rule.halo(name))
     if own is Relation.ALIGNED and relation is not Relation.PRODUCED:
         if term._input_range(name, start, stop) != plain:

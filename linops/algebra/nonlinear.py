@@ -68,7 +68,7 @@ class Composition(Operator):
             ),
             None,
         )
-        if link is None or link.periodic:
+        if link is None or not link.factors:
             return None
         blocks: list[Operator] = []
         for term, name in zip(self.terms, link.names, strict=True):

@@ -130,7 +130,7 @@ class Product(LinearOperator):
         from linops.algebra.blocks import extent_of
 
         link, rules = self._link(axis), [term.rule for term in self.terms]
-        if link is None or link.periodic:
+        if link is None or not link.factors:
             return None
         terms = list(self.terms)
         whole = self._planes(link, axis, start, stop)

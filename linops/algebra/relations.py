@@ -25,7 +25,8 @@ class Link:
     """One axis followed through the factors of a product, outermost first.
 
     `names` holds what each factor calls it, None where the factor does not see it; `first` and
-    `last` are the outermost and the innermost factor that do.
+    `last` are the outermost and the innermost factor that do. `factors` says whether a block may
+    cut them one by one.
     """
 
     names: tuple[str | None, ...]
@@ -34,6 +35,7 @@ class Link:
     periodic: bool
     first: int
     last: int
+    factors: bool = True
 
 
 def positions(members: tuple[Member, ...], name: str) -> tuple[Position, ...]:
@@ -125,7 +127,8 @@ def sum_rule(rules: Sequence[Rule]) -> Rule:
         slot = (group, aligned or side == "codomain")
         if slot not in names:
             names[slot] = fresh_name(group[0], taken)
-        if side == "codomain" or not splits:
+        if side == "codomain" or not splits or (any(wraps) and not aligned):
+            # A ring read as contracted takes whole outputs of its own planes: no halo.
             return Axis(names[slot], splits=splits)
         return Axis(names[slot], max(halos), any(wraps))
 
@@ -164,11 +167,14 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
             known = [joined[k, n] for k, n in enumerate(group) if (k, n) in joined]
             name = known[0] if known else fresh_name(group[0], taken)
             # One axis has one extent: outputs that are cropped apart are not aligned.
-            if relations == {Relation.ALIGNED} and splits and len(extents_of(group)) == 1:
+            aligned = relations == {Relation.ALIGNED} and len(extents_of(group)) == 1
+            if aligned and splits:
                 joined.update(dict.fromkeys(enumerate(group), name))
-            member.append(
-                Axis(name, max(halos), any(wraps)) if splits else Axis(name, splits=False)
-            )
+            if not splits or (any(wraps) and not aligned):
+                # A ring read as contracted takes whole outputs of its own planes: no halo.
+                member.append(Axis(name, splits=splits))
+            else:
+                member.append(Axis(name, max(halos), any(wraps)))
         domain.append(tuple(member))
     codomain: list[Member] = []
     extents: dict[str, int] = {}
@@ -225,5 +231,9 @@ def _link(rules: Sequence[Rule], group: list[tuple[int, str]]) -> Link:
         relation = Relation.PRODUCED
     else:
         relation = Relation.CONTRACTED
+    ring = True in wraps
+    if ring and relation is not Relation.ALIGNED:
+        # Cutting the factors would cut the ring: such blocks extend or crop the whole.
+        return Link(tuple(names), relation, 0, False, first, last, factors=False)
     halo = sum(h for h, _ in halos) if left else 0
-    return Link(tuple(names), relation, halo, left and True in wraps, first, last)
+    return Link(tuple(names), relation, halo, left and ring, first, last, factors=not ring)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import linops as lo
 from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES
 from linops.errors import DTypeError, ShapeError
-from linops.testing import dot_test
+from linops.testing import check_operator, dot_test
 
 from .builders import DTYPES, LEAVES, OPERATORS, Halved, array, matrix, space, to
 
@@ -371,3 +371,21 @@ def test_random_float32_trees_stay_float32(data: st.DataObject) -> None:
     assert (A.H @ A.codomain.random(0)).dtype == wanted
     scale = 1 + np.abs(dense).max()
     np.testing.assert_allclose(A.to_dense(), dense, atol=1e-3 * scale**2)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_blocks_of_rings_in_compositions(number: int) -> None:
+    S = lo.Space(4)
+    ring = lo.Convolve(S, np.array([1, 2, 3], "float32"), boundary="periodic")
+    dense = lo.Matrix(np.arange(16, dtype="float32").reshape(4, 4), S, S)
+    A = [
+        dense + ring,
+        ring @ dense,
+        dense @ ring,
+        lo.vstack([dense, ring]),
+        lo.vstack([dense, ring]).H,
+        lo.concat([ring, lo.Identity(S)]),
+        lo.concat([ring, lo.Identity(S)]).H,
+        (dense @ ring).gram(),
+    ][number]
+    check_operator(A)
