@@ -113,6 +113,7 @@ with pool.limit(3, exceed=True):
 def test_an_interrupt_ends_the_call() -> None:
     code = """
 import signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignore"
 from linops.compiled import pool
 threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
 with pool.limit(2, exceed=True):
