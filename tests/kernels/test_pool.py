@@ -126,4 +126,4 @@ with pool.limit(2, exceed=True):
     else:
         raise SystemExit("no interrupt")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
