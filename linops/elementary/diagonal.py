@@ -12,7 +12,7 @@ from linops.cost import Cost
 from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
-from linops.precision import complex_of
+from linops.precision import complex_of, real_of
 from linops.rule import Rule
 from linops.space import Space
 
@@ -57,7 +57,7 @@ class Diagonal(LinearOperator):
             )
         complex_ = arrays.dtype_of(array).kind == "c"
         codomain = domain.complexified() if complex_ and not domain.is_complex else domain
-        array = arrays.cast(array, complex_of(domain.dtype) if complex_ else _real(domain))
+        array = arrays.cast(array, complex_of(domain.dtype) if complex_ else real_of(domain.dtype))
         row = _window_rule(domain, ()).domain
         super().__init__(domain, codomain, Rule(row, row, row))
         self.array = arrays.snapshot(array)
@@ -129,9 +129,6 @@ class Diagonal(LinearOperator):
         target = resized(self.codomain, cuts, stop - start)
         return Product([PlaneMask(target, cuts, -start, n - start), Diagonal(part, space)])
 
-    def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
-        return None
-
     def _cost(self) -> Cost:
         size = float(self.domain.size)
         streaming = Cost.streaming(self.domain, self.codomain)
@@ -140,10 +137,6 @@ class Diagonal(LinearOperator):
     def _weights(self, like: Array) -> Array:
         cache = self.__dict__.setdefault("_cache_resident", {})
         return arrays.resident(cache, "array", self.array, like)
-
-
-def _real(space: Space) -> np.dtype:
-    return np.empty(0, space.dtype).real.dtype
 
 
 def _conjugated(array: Array) -> Array:

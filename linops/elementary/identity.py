@@ -11,7 +11,6 @@ from linops.cost import Cost
 from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
-from linops.precision import Precision
 from linops.rule import Axis, Rule
 from linops.space import AnySpace, ProductSpace
 
@@ -173,11 +172,6 @@ class Cast(LinearOperator):
 
     def _complexified(self) -> LinearOperator:
         return Cast(self.domain.complexified(), self.codomain.complexified())
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(
-            Precision.of_dtype(space.dtype) for space in (self.domain, self.codomain)
-        )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if padded:

@@ -161,12 +161,10 @@ def _picked(
     others = [i for i in range(space.ndim) if i not in numbers]
     names = space.axes or tuple(_numbered(space.ndim))
     s = "s" if "s" not in names else "s_picked"
-    spacing = None
     small = Space(
         (*(space.shape[i] for i in others), count),
         space.dtype,
         (*(names[i] for i in others), s) if space.axes else None,
-        spacing,
     )
     whole = tuple(map(Axis, names))
     part = (*(Axis(names[i]) for i in others), Axis(s))
