@@ -41,6 +41,11 @@ def admit(geometry: Any, grid: Grid, precision: str | Precision) -> None:
         For a geometry and a grid of different dimensions; in the float32 modes for fan and cone
         beams with both end points farther than 1e6 voxels from the grid's centre, or one farther
         than 1e15, and for detector cells whose coordinates exceed float32.
+
+    Notes
+    -----
+    Works on host copies of the frames. Under a trace, where values are unknown, only dimensions
+    are checked.
     """
     if not isinstance(grid, Grid):
         raise GeometryError(f"grid is {grid!r}; it is a Grid")
@@ -56,6 +61,9 @@ def admit(geometry: Any, grid: Grid, precision: str | Precision) -> None:
             f"{grid.shape}; give both 2 or both 3 dimensions"
         )
     single = Precision.of(precision) is not Precision.FLOAT64
+    if not frames.concrete:
+        return
+    frames = frames.host
     _check_reach(frames, np.finfo(np.float32 if single else np.float64))
     if single and frames.sources is not None:
         _check_distance(frames, grid)

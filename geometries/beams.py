@@ -16,8 +16,9 @@ from typing import Any, Self
 import numpy as np
 
 from geometries.detector import Detector
-from geometries.trajectory import Trajectory, view_index
+from geometries.trajectory import Trajectory, chosen_views, view_index
 from linops import arrays
+from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError
 
 __all__ = ["Beam", "ConeBeam", "FanBeam", "ParallelBeam", "as_angles"]
@@ -29,7 +30,7 @@ class Beam(ABC):
     __slots__ = ("__weakref__", "angles", "trajectory")
 
     _numbers: tuple[str, ...] = ()
-    angles: np.ndarray
+    angles: Array
     trajectory: Trajectory
 
     @property
@@ -53,34 +54,51 @@ class Beam(ABC):
         return self.trajectory.dims
 
     @property
-    def sources(self) -> np.ndarray | None:
+    def sources(self) -> Array | None:
         """Source points `(views, dims)`; None for a parallel beam."""
         return self.trajectory.sources
 
     @property
-    def directions(self) -> np.ndarray | None:
+    def directions(self) -> Array | None:
         """Unit ray directions `(views, dims)`; None for a diverging beam."""
         return self.trajectory.directions
 
     @property
-    def centers(self) -> np.ndarray:
+    def centers(self) -> Array:
         """Detector centres before offsets, `(views, dims)`."""
         return self.trajectory.centers
 
     @property
-    def u(self) -> np.ndarray:
+    def u(self) -> Array:
         """Unit vectors along the columns, `(views, dims)`."""
         return self.trajectory.u
 
     @property
-    def v(self) -> np.ndarray | None:
+    def v(self) -> Array | None:
         """Unit vectors along the rows, `(views, 3)`; None in 2-D."""
         return self.trajectory.v
 
     @property
-    def normals(self) -> np.ndarray:
+    def normals(self) -> Array:
         """Unit detector normals, away from the source, `(views, dims)`."""
         return self.trajectory.normals
+
+    @property
+    def host(self) -> Self:
+        """The same scan in NumPy and plain numbers, without any graph; itself where it is.
+
+        Raises
+        ------
+        DTypeError
+            Under a trace, where values are unknown.
+        """
+        frames = self.trajectory.host
+        if frames is self.trajectory and arrays.is_numpy(self.angles):
+            return self
+        made = object.__new__(type(self))
+        numbers = {name: _on_host(getattr(self, name)) for name in self._numbers}
+        made._keep(arrays.to_numpy(self.angles), frames, **numbers)
+        return made
 
     def transform(self, rotation: Any = None, translation: Any = None) -> Trajectory:
         """The frames moved as a rigid body; see `Trajectory.transform`."""
@@ -96,22 +114,26 @@ class Beam(ABC):
     def __getitem__(self, index: Any) -> Self:
         """The views of a slice, a list of numbers or a mask, each with its own frame."""
         chosen = view_index(index, self.views)
+        numbers = {name: getattr(self, name) for name in self._numbers}
         numbers = {
-            name: value[chosen] if isinstance(value := getattr(self, name), np.ndarray) else value
-            for name in self._numbers
+            name: chosen_views(value, chosen) if np.ndim(value) == 1 else value
+            for name, value in numbers.items()
         }
         part = object.__new__(type(self))
-        part._keep(self.angles[chosen], self.trajectory[chosen], **numbers)
+        part._keep(chosen_views(self.angles, chosen), self.trajectory[chosen], **numbers)
         return part
 
     def __len__(self) -> int:
         return self.views
 
     def __repr__(self) -> str:
-        first, last = self.angles[0], self.angles[-1]
+        if not self.trajectory.concrete:
+            return f"{type(self).__name__}({self.views} traced views, {self.detector!r})"
+        host = self.host
+        first, last = host.angles[0], host.angles[-1]
         parts = [f"{self.views} views from {first:.4g} to {last:.4g} rad", repr(self.detector)]
         for name in self._numbers:
-            value = getattr(self, name)
+            value = getattr(host, name)
             if isinstance(value, np.ndarray):
                 parts.append(f"{name}={value.min():g}..{value.max():g}")
             else:
@@ -130,12 +152,11 @@ class Beam(ABC):
         numbers = {name: getattr(self, name) for name in self._numbers}
         return _restore, (type(self), self.angles, self.trajectory, numbers)
 
-    def _keep(self, angles: np.ndarray, trajectory: Trajectory, **numbers: Any) -> None:
-        object.__setattr__(self, "angles", _frozen(angles))
+    def _keep(self, angles: Array, trajectory: Trajectory, **numbers: Any) -> None:
+        object.__setattr__(self, "angles", _kept(angles))
         object.__setattr__(self, "trajectory", trajectory)
         for name, value in numbers.items():
-            frozen = _frozen(value) if isinstance(value, np.ndarray) else value
-            object.__setattr__(self, name, frozen)
+            object.__setattr__(self, name, _kept(value) if arrays.is_array(value) else value)
 
 
 class ParallelBeam(Beam):
@@ -145,7 +166,7 @@ class ParallelBeam(Beam):
     ----------
     angles
         Radians, one a view: a one-dimensional finite floating array of any namespace, or a
-        list. Any order.
+        list. Any order. Arrays of torch and JAX keep their graph, and frames are theirs.
     detector
         `(cols,)` for images, `(rows, cols)` for volumes, where rows run along z.
 
@@ -163,9 +184,9 @@ class ParallelBeam(Beam):
     __slots__ = ()
 
     def __init__(self, angles: Any, detector: Detector) -> None:
-        t = as_angles(angles)
-        e_u, e_r, e_v = _circle(t, _detector(detector))
-        frames = Trajectory("parallel", e_r, np.zeros_like(e_r), e_u, e_v, detector)
+        t = checked_angles(angles)
+        e_u, e_r, e_v = circle(t, _detector(detector))
+        frames = Trajectory("parallel", e_r, np.zeros(tuple(e_r.shape)), e_u, e_v, detector)
         self._keep(t, frames)
 
 
@@ -190,20 +211,20 @@ class FanBeam(Beam):
     __slots__ = ("source_to_axis", "source_to_detector")
 
     _numbers = ("source_to_axis", "source_to_detector")
-    source_to_axis: float | np.ndarray
-    source_to_detector: float | np.ndarray
+    source_to_axis: float | Array
+    source_to_detector: float | Array
 
     def __init__(
         self, angles: Any, detector: Detector, source_to_axis: Any, source_to_detector: Any
     ) -> None:
-        t = as_angles(angles)
+        t = checked_angles(angles)
         if _detector(detector).dims != 2:
             raise GeometryError(
                 f"FanBeam takes a detector of shape (cols,), got {detector.shape}; a detector "
                 "with rows belongs to ConeBeam"
             )
-        a = _distances(source_to_axis, "source_to_axis", len(t))
-        d = _distances(source_to_detector, "source_to_detector", len(t))
+        a = _distances(source_to_axis, "source_to_axis", t.shape[0])
+        d = _distances(source_to_detector, "source_to_detector", t.shape[0])
         frames = _diverging("fan", t, detector, a, d, 0.0)
         self._keep(t, frames, source_to_axis=a, source_to_detector=d)
 
@@ -232,9 +253,9 @@ class ConeBeam(Beam):
     __slots__ = ("advance", "source_to_axis", "source_to_detector")
 
     _numbers = ("source_to_axis", "source_to_detector", "advance")
-    source_to_axis: float | np.ndarray
-    source_to_detector: float | np.ndarray
-    advance: float
+    source_to_axis: float | Array
+    source_to_detector: float | Array
+    advance: float | Array
 
     def __init__(
         self,
@@ -242,16 +263,16 @@ class ConeBeam(Beam):
         detector: Detector,
         source_to_axis: Any,
         source_to_detector: Any,
-        advance: float = 0.0,
+        advance: float | Array = 0.0,
     ) -> None:
-        t = as_angles(angles)
+        t = checked_angles(angles)
         if _detector(detector).dims != 3:
             raise GeometryError(
                 f"ConeBeam takes a detector of shape (rows, cols), got {detector.shape}; a "
                 "detector without rows belongs to FanBeam"
             )
-        a = _distances(source_to_axis, "source_to_axis", len(t))
-        d = _distances(source_to_detector, "source_to_detector", len(t))
+        a = _distances(source_to_axis, "source_to_axis", t.shape[0])
+        d = _distances(source_to_detector, "source_to_detector", t.shape[0])
         rise = _advance(advance)
         frames = _diverging("cone", t, detector, a, d, rise)
         self._keep(t, frames, source_to_axis=a, source_to_detector=d, advance=rise)
@@ -263,12 +284,22 @@ def as_angles(angles: Any, name: str = "angles") -> np.ndarray:
     Raises
     ------
     DTypeError
-        For None, strings, complex numbers, booleans and integer arrays.
+        For None, strings, complex numbers, booleans and integer arrays, and under a trace.
     GeometryError
         For another number of axes, no views, NaN or infinity, naming the view.
     """
+    return np.asarray(arrays.to_numpy(arrays.unify(checked_angles(angles, name))[0]), np.float64)
+
+
+def checked_angles(angles: Any, name: str = "angles") -> Array:
+    """`angles` as they are, an array of any library, checked where its values are known.
+
+    Raises
+    ------
+    As `as_angles`.
+    """
     if arrays.is_array(angles):
-        values = arrays.to_numpy(angles)
+        values = angles
         kinds = "f"
     else:
         try:
@@ -277,41 +308,51 @@ def as_angles(angles: Any, name: str = "angles") -> np.ndarray:
             values = np.asarray(None)
         # Plain Python numbers carry no dtype of their own: [0, 1.5] and [0, 1] are angles alike.
         kinds = "fiu" if values.size else "f"
-    if values.ndim == 1 and values.size == 0:
+        if values.dtype.kind in "iu":
+            values = values.astype(np.float64)
+    if values.ndim == 1 and values.shape[0] == 0:
         raise GeometryError(f"{name} has no views; a scan has at least one")
-    if values.dtype.kind not in kinds and "bfloat16" not in str(values.dtype):
+    if arrays.dtype_of(values).kind not in kinds:
         raise DTypeError(
             f"{name} has dtype {values.dtype}; it is an array of floating-point radians "
             "(convert degrees with np.deg2rad)"
         )
     if values.ndim != 1:
-        raise GeometryError(f"{name} has shape {values.shape}; it is one-dimensional, one a view")
-    values = values.astype(np.float64)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        view = int(np.argmax(bad))
-        raise GeometryError(f"{name}: view {view} is {values[view]}; every angle is finite")
-    _warn_of_degrees(values, name)
+        raise GeometryError(
+            f"{name} has shape {tuple(values.shape)}; it is one-dimensional, one a view"
+        )
+    if arrays.is_concrete(values):
+        host = np.asarray(arrays.to_numpy(arrays.unify(values)[0]), np.float64)
+        bad = ~np.isfinite(host)
+        if bad.any():
+            view = int(np.argmax(bad))
+            raise GeometryError(f"{name}: view {view} is {host[view]}; every angle is finite")
+        _warn_of_degrees(host, name)
     return values
 
 
-def _circle(t: np.ndarray, detector: Detector) -> tuple[np.ndarray, np.ndarray, Any]:
-    cos, sin = np.cos(t), np.sin(t)
+def circle(t: Array, detector: Detector) -> tuple[Array, Array, Any]:
+    """`e_u`, `e_r` and, with rows, `e_v` at the angles t, formed in float64 where there is one."""
+    t = arrays.unify(t)[0]
+    xp = arrays.namespace(t)
+    cos, sin = xp.cos(t), xp.sin(t)
     if detector.dims == 2:
-        return np.stack([cos, sin], 1), np.stack([-sin, cos], 1), None
-    zero = np.zeros_like(t)
-    e_v = np.broadcast_to(np.array([0.0, 0.0, 1.0]), (len(t), 3))
-    return np.stack([cos, sin, zero], 1), np.stack([-sin, cos, zero], 1), e_v
+        return xp.stack([cos, sin], axis=1), xp.stack([-sin, cos], axis=1), None
+    zero = xp.zeros_like(t)
+    e_v = np.broadcast_to(np.array([0.0, 0.0, 1.0]), (t.shape[0], 3))
+    return xp.stack([cos, sin, zero], axis=1), xp.stack([-sin, cos, zero], axis=1), e_v
 
 
-def _diverging(
-    kind: str, t: np.ndarray, detector: Detector, a: Any, d: Any, rise: float
-) -> Trajectory:
-    e_u, e_r, e_v = _circle(t, detector)
-    a, d = np.broadcast_to(a, t.shape), np.broadcast_to(d, t.shape)
-    source, center = -a[:, None] * e_r, (d - a)[:, None] * e_r
+def _diverging(kind: str, t: Array, detector: Detector, a: Any, d: Any, rise: Any) -> Trajectory:
+    t, a, d, rise = arrays.unify(t, a, d, rise)
+    e_u, e_r, e_v = circle(t, detector)
+    xp = arrays.namespace(t)
+    a, d = xp.broadcast_to(a, t.shape)[:, None], xp.broadcast_to(d, t.shape)[:, None]
+    source, center = -a * e_r, (d - a) * e_r
     if kind == "cone":
-        source[:, 2] = center[:, 2] = rise * t / (2 * math.pi)
+        height = (rise * t / (2 * math.pi))[:, None]
+        source = xp.concat([source[:, :2], height], axis=1)
+        center = xp.concat([center[:, :2], height], axis=1)
     return Trajectory(kind, source, center, e_u, e_v, detector)
 
 
@@ -321,25 +362,35 @@ def _detector(detector: Any) -> Detector:
     return detector
 
 
-def _distances(value: Any, name: str, views: int) -> float | np.ndarray:
-    array = arrays.to_numpy(value) if arrays.is_array(value) else np.asarray(value)
-    if array.dtype.kind not in "iuf":
+def _distances(value: Any, name: str, views: int) -> float | Array:
+    array = value if arrays.is_array(value) else np.asarray(value)
+    if arrays.dtype_of(array).kind not in "iuf":
         raise DTypeError(f"{name} is {value!r}; it is a positive length, or one a view")
-    if array.ndim > 1 or (array.ndim == 1 and len(array) != views):
+    if array.ndim > 1 or (array.ndim == 1 and array.shape[0] != views):
         raise GeometryError(
-            f"{name} has shape {array.shape}; it is a number or an array with one entry for each "
-            f"of the {views} views"
+            f"{name} has shape {tuple(array.shape)}; it is a number or an array with one entry "
+            f"for each of the {views} views"
         )
-    array = array.astype(np.float64)
-    bad = ~(np.isfinite(array) & (array > 0))
-    if bad.any():
-        where = f" in view {int(np.argmax(bad))}" if array.ndim else ""
-        found = float(array[bad][0]) if array.ndim else float(array)
-        raise GeometryError(f"{name} is {found:g}{where}; it is positive and finite")
-    return array if array.ndim else float(array)
+    array = arrays.unify(array)[0]
+    if arrays.is_concrete(array):
+        host = arrays.to_numpy(array)
+        bad = ~(np.isfinite(host) & (host > 0))
+        if bad.any():
+            where = f" in view {int(np.argmax(bad))}" if host.ndim else ""
+            found = float(host[bad][0]) if host.ndim else float(host)
+            raise GeometryError(f"{name} is {found:g}{where}; it is positive and finite")
+    else:
+        xp = arrays.namespace(array)
+        array = xp.where(array > 0, array, xp.full_like(array, math.nan))
+    return float(array) if arrays.is_numpy(array) and not array.ndim else array
 
 
-def _advance(value: Any) -> float:
+def _advance(value: Any) -> float | Array:
+    if arrays.is_array(value) and not arrays.is_numpy(value):
+        if value.ndim == 0 and arrays.dtype_of(value).kind in "iuf":
+            if not arrays.is_concrete(value) or math.isfinite(float(arrays.to_numpy(value))):
+                return value
+        raise GeometryError(f"advance is {value!r}; it is a finite length, z per turn")
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -349,10 +400,16 @@ def _advance(value: Any) -> float:
     return number
 
 
-def _frozen(values: np.ndarray) -> np.ndarray:
-    copy = np.array(values, np.float64)
-    copy.setflags(write=False)
-    return copy
+def _kept(values: Array) -> Array:
+    """A copy that its owner cannot change."""
+    return arrays.snapshot(values) if arrays.is_numpy(values) else arrays.copy(values)
+
+
+def _on_host(value: Any) -> Any:
+    if not arrays.is_array(value):
+        return value
+    host = np.asarray(arrays.to_numpy(value), np.float64)
+    return host if host.ndim else float(host)
 
 
 def _warn_of_degrees(angles: np.ndarray, name: str) -> None:
@@ -380,7 +437,7 @@ def _golden(step: float) -> bool:
 
 
 def _restore(
-    cls: type[Beam], angles: np.ndarray, trajectory: Trajectory, numbers: dict[str, Any]
+    cls: type[Beam], angles: Array, trajectory: Trajectory, numbers: dict[str, Any]
 ) -> Beam:
     beam = object.__new__(cls)
     beam._keep(angles, trajectory, **numbers)

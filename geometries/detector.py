@@ -1,4 +1,4 @@
-"""`Detector`: the cells that rays end in, on a plane or on a cylinder.
+"""`Detector`: the cells that rays end in, on a plane, on a cylinder, or on any `Surface`.
 
 Where each view's detector stands in the world is the trajectory's business.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from geometries.grid import cell_centers, extents, lengths, short
-from linops.errors import GeometryError
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import DTypeError, GeometryError
 
 __all__ = ["Detector"]
 
@@ -38,6 +41,12 @@ class Detector:
         column at arc length a stands at `C + R sin(a/R) u + R (cos(a/R) - 1) n`, n pointing away
         from the source; `R = source_to_detector` is the equiangular detector.
 
+    Notes
+    -----
+    Pitch, offset and curvature given as torch or JAX numbers (0-d arrays, or one array with an
+    entry for each axis) are kept as such with their graph, and a portable projector
+    differentiates through them; `host` has them as plain numbers.
+
     Raises
     ------
     GeometryError
@@ -50,32 +59,26 @@ class Detector:
     """
 
     shape: tuple[int, ...]
-    pitch: tuple[float, ...]
-    offset: tuple[float, ...]
-    curvature: float | None
+    pitch: tuple[Any, ...]
+    offset: tuple[Any, ...]
+    curvature: Any
 
     def __init__(
         self,
         shape: int | Sequence[int],
-        pitch: float | Sequence[float] = 1.0,
-        offset: float | Sequence[float] = 0.0,
-        curvature: float | None = None,
+        pitch: float | Sequence[float] | Array = 1.0,
+        offset: float | Sequence[float] | Array = 0.0,
+        curvature: float | Array | None = None,
     ) -> None:
         cells = extents(shape, "Detector shape")
         if len(cells) not in (1, 2):
             raise GeometryError(f"Detector shape is {shape!r}; it is (cols,) or (rows, cols)")
-        steps = lengths(pitch, len(cells), "Detector pitch", positive=True)
-        shift = lengths(offset, len(cells), "Detector offset")
+        steps = _parameters(pitch, len(cells), "Detector pitch", positive=True)
+        shift = _parameters(offset, len(cells), "Detector offset")
         radius = None
         if curvature is not None:
-            radius = lengths(curvature, 1, "Detector curvature", positive=True)[0]
-            reach = max(abs(x) for x in _ends(cells[-1], steps[-1], shift[-1]))
-            if reach > math.pi * radius:
-                raise GeometryError(
-                    f"Detector curvature is {curvature!r}: columns at an arc length of {reach:g} "
-                    f"go round more than half of that circle; the radius is at least "
-                    f"{reach / math.pi:g}"
-                )
+            radius = _parameters(curvature, 1, "Detector curvature", positive=True)[0]
+            _check_turn(cells[-1], steps[-1], shift[-1], radius)
         object.__setattr__(self, "shape", cells)
         object.__setattr__(self, "pitch", steps)
         object.__setattr__(self, "offset", shift)
@@ -91,37 +94,118 @@ class Detector:
         """Names of the axes, in array order."""
         return ("row", "col")[-len(self.shape) :]
 
-    def columns(self) -> np.ndarray:
-        """Positions of the columns along u (arc lengths if curved): float64, `(cols,)`."""
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """Those of pitch, offset and curvature that are arrays of another library than NumPy."""
+        found = (*self.pitch, *self.offset, self.curvature)
+        return tuple(x for x in found if arrays.is_array(x))
+
+    @property
+    def host(self) -> Detector:
+        """The same cells in plain numbers, without any graph.
+
+        Raises
+        ------
+        DTypeError
+            Under a trace, where values are unknown.
+        """
+        if not self.parameters:
+            return self
+        radius = None if self.curvature is None else _plain(self.curvature)
+        return Detector(
+            self.shape, tuple(map(_plain, self.pitch)), tuple(map(_plain, self.offset)), radius
+        )
+
+    def columns(self) -> Array:
+        """Positions of the columns along u (arc lengths if curved): `(cols,)`.
+
+        float64 NumPy, or of the library of pitch and offset where they belong to one.
+        """
         return cell_centers(self.shape[-1], self.pitch[-1], self.offset[-1])
 
-    def rows(self) -> np.ndarray:
-        """Positions of the rows along v: float64, `(rows,)`; one row at 0 for images."""
+    def rows(self) -> Array:
+        """Positions of the rows along v: `(rows,)`, likewise; one row at 0 for images."""
         if len(self.shape) == 1:
             return np.zeros(1)
         return cell_centers(self.shape[0], self.pitch[0], self.offset[0])
 
-    def column_offsets(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets of the columns from C along u and along n, float64, `(cols,)` each."""
+    def column_offsets(self) -> tuple[Array, Array]:
+        """Offsets of the columns from C along u and along n, `(cols,)` each."""
         arc = self.columns()
         if self.curvature is None:
-            return arc, np.zeros_like(arc)
-        turn = arc / self.curvature
+            return arc, np.zeros(self.shape[-1])
+        arc, radius = arrays.unify(arc, self.curvature)
+        xp = arrays.namespace(arc)
+        turn = arc / radius
         # cos - 1 = -2 sin^2(half): no digits are lost near the middle.
-        return (
-            self.curvature * np.sin(turn),
-            -2 * self.curvature * np.sin(turn / 2) ** 2,
+        return radius * xp.sin(turn), -2 * radius * xp.sin(turn / 2) ** 2
+
+    def __hash__(self) -> int:
+        # Arrays are left out: those of JAX have no hash.
+        plain = tuple(
+            x for x in (*self.pitch, *self.offset, self.curvature) if not arrays.is_array(x)
         )
+        return hash((self.shape, plain))
 
     def __repr__(self) -> str:
-        text = f"Detector({self.shape}, pitch={short(self.pitch)}"
-        if any(self.offset):
-            text += f", offset={short(self.offset)}"
-        if self.curvature is not None:
-            text += f", curvature={self.curvature:g}"
+        if not all(map(arrays.is_concrete, self.parameters)):
+            return f"Detector({self.shape}, traced)"
+        plain = self.host
+        text = f"Detector({self.shape}, pitch={short(plain.pitch)}"
+        if any(plain.offset):
+            text += f", offset={short(plain.offset)}"
+        if plain.curvature is not None:
+            text += f", curvature={plain.curvature:g}"
         return text + ")"
 
 
-def _ends(count: int, pitch: float, offset: float) -> tuple[float, float]:
-    half = (count - 1) / 2 * pitch
-    return offset - half, offset + half
+def _plain(x: Any) -> float:
+    return float(arrays.to_numpy(x)) if arrays.is_array(x) else float(x)
+
+
+def _parameters(value: Any, count: int, owner: str, positive: bool = False) -> tuple[Any, ...]:
+    """`count` numbers, floats or 0-d arrays of another library; checked where they are known."""
+    entries = _entries(value, count)
+    if not any(_foreign(x) for x in entries):
+        return lengths(value, count, owner, positive)
+    for x in entries:
+        if _foreign(x) and (x.ndim != 0 or arrays.dtype_of(x).kind not in "iuf"):
+            raise DTypeError(
+                f"{owner} holds an array of shape {tuple(x.shape)} and dtype {x.dtype}; its "
+                "entries are real numbers"
+            )
+    if len(entries) != count:
+        raise GeometryError(f"{owner} has {len(entries)} numbers; it is one number or {count}")
+    known = [x if not _foreign(x) else _plain(x) for x in entries if arrays.is_concrete(x)]
+    if known:
+        lengths(known, len(known), owner, positive)
+    joined = tuple(arrays.copy(x) for x in arrays.unify(*entries))
+    if not positive or len(known) == count:
+        return joined
+    xp = arrays.namespace(*joined)
+    return tuple(xp.where(x > 0, x, xp.full_like(x, math.nan)) for x in joined)
+
+
+def _entries(value: Any, count: int) -> tuple[Any, ...]:
+    if _foreign(value):
+        if value.ndim == 0:
+            return (value,) * count
+        return tuple(value[i] for i in range(value.shape[0])) if value.ndim == 1 else (value,)
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _foreign(x: Any) -> bool:
+    return arrays.is_array(x) and not arrays.is_numpy(x)
+
+
+def _check_turn(count: int, pitch: Any, offset: Any, radius: Any) -> None:
+    if not all(map(arrays.is_concrete, (pitch, offset, radius))):
+        return
+    half = (count - 1) / 2 * _plain(pitch)
+    reach = max(abs(_plain(offset) - half), abs(_plain(offset) + half))
+    if reach > math.pi * _plain(radius):
+        raise GeometryError(
+            f"Detector curvature is {_plain(radius):g}: columns at an arc length of {reach:g} "
+            f"go round more than half of that circle; the radius is at least "
+            f"{reach / math.pi:g}"
+        )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
 from linops.errors import GeometryError
 from linops.space import Space
 
@@ -89,7 +90,7 @@ class Grid:
     def coordinates(self, axis: str | int) -> np.ndarray:
         """Cell centres along an axis, given by name or number: float64, shape `(n,)`."""
         k = self.axes.index(axis) if isinstance(axis, str) else operator.index(axis)
-        return cell_centers(self.shape[k], self.spacing[k], self.center[k])
+        return np.asarray(cell_centers(self.shape[k], self.spacing[k], self.center[k]))
 
     def space(self, dtype: Any = "float32") -> Space:
         """The space of arrays on this grid, with names and spacing of its axes."""
@@ -100,9 +101,16 @@ class Grid:
         return text + (f", center={short(self.center)})" if any(self.center) else ")")
 
 
-def cell_centers(count: int, pitch: float, offset: float) -> np.ndarray:
-    """`(k - (count - 1) / 2) * pitch + offset` for k = 0 .. count - 1, float64."""
-    return (np.arange(count, dtype=np.float64) - (count - 1) / 2) * pitch + offset
+def cell_centers(count: int, pitch: Any, offset: Any) -> Any:
+    """`(k - (count - 1) / 2) * pitch + offset` for k = 0 .. count - 1.
+
+    float64 NumPy, or in the library of pitch and offset where one of them is an array.
+    """
+    steps = np.arange(count, dtype=np.float64) - (count - 1) / 2
+    if not (arrays.is_array(pitch) or arrays.is_array(offset)):
+        return steps * pitch + offset
+    steps, pitch, offset = arrays.unify(steps, pitch, offset)
+    return steps * pitch + offset
 
 
 def extents(shape: Any, owner: str) -> tuple[int, ...]:

@@ -90,10 +90,10 @@ class Projector(LinearOperator):
             raise GeometryError(
                 f"backend 'numba' cannot serve this grid: {limit}; use precision='float64'"
             )
-        frames = _frames(geometry.trajectory)
+        frames = _frames(geometry.trajectory.host)
         whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
-        kernel = _kernel_of(geometry.trajectory, frames, grid)
+        kernel = _kernel_of(geometry.trajectory.host, frames, grid)
         detector = geometry.detector.shape
         self._set_up(
             geometry,

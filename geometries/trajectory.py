@@ -1,25 +1,32 @@
 """`Trajectory`: one frame a view, what every geometry becomes.
 
 A frame is a source (or a direction), the detector's centre, and its two axes. Frames are
-checked here, once, in float64; the named scans are in `geometries/beams.py`, checks that need a
-grid or a precision in `geometries/admission.py`.
+checked here, once, in float64, by the list in `geometries/frame_checks.py`; the named scans are
+in `geometries/beams.py`, checks that need a grid or a precision in `geometries/admission.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from geometries.detector import Detector
+from geometries.frame_checks import (
+    cross,
+    frame_faults,
+    lengths_of,
+    motion_faults,
+    real,
+)
 from linops import arrays
-from linops.errors import DTypeError, GeometryError
+from linops.arrays import Array
+from linops.errors import GeometryError
 
-__all__ = ["Trajectory", "view_index"]
+__all__ = ["Trajectory", "chosen_views", "view_index"]
 
-_UNIT = 2e-4
-_ORTHOGONAL = 1e-4
-_FACING = 1e-4
+_NAMES = ("sources", "directions", "centers", "u", "v")
 
 
 class Trajectory:
@@ -44,7 +51,15 @@ class Trajectory:
     sources, directions
         One of them; the other is None.
     centers, u, v
-        Read-only float64 NumPy copies. Axes within 2e-4 of unit length are normalised.
+        Copies, all of one library: read-only float64 NumPy, or that of the torch or JAX arrays
+        among the arguments (and among the detector's numbers), with their graph, in float64
+        where the library has it. Axes within 2e-4 of unit length are normalised.
+
+    Notes
+    -----
+    Where values are known the checks are made on them. Under a trace (`jax.jit`, `jax.grad`,
+    `torch.func.vmap`) only shapes and dtypes are; a view whose frame turns out to be invalid is
+    then NaN in all its components, never a plausible number.
 
     Raises
     ------
@@ -53,18 +68,29 @@ class Trajectory:
         not finite, axes that are not unit vectors or not orthogonal, a source on the
         detector's centre, a detector seen edge-on.
     DTypeError
-        For arrays that are not real numbers.
+        For arrays that are not real numbers, or of two libraries besides NumPy.
     """
 
-    __slots__ = ("__weakref__", "centers", "detector", "directions", "kind", "sources", "u", "v")
+    __slots__ = (
+        "__weakref__",
+        "_host",
+        "centers",
+        "detector",
+        "directions",
+        "kind",
+        "sources",
+        "u",
+        "v",
+    )
 
     kind: str
-    sources: np.ndarray | None
-    directions: np.ndarray | None
-    centers: np.ndarray
-    u: np.ndarray
-    v: np.ndarray | None
+    sources: Array | None
+    directions: Array | None
+    centers: Array
+    u: Array
+    v: Array | None
     detector: Detector
+    _host: Trajectory | None
 
     def __init__(
         self,
@@ -91,20 +117,16 @@ class Trajectory:
             given["v"] = v
         elif v is not None:
             raise GeometryError("v is given for a detector without rows; it is None in 2-D")
-        frames = {name: _vectors(value, name, dims) for name, value in given.items()}
+        vectors = [_vectors(value, name, dims) for name, value in given.items()]
+        joined = arrays.unify(*vectors, *detector.parameters)
+        frames = dict(zip(given, joined, strict=False))
         _same_count(frames)
-        for name in ("u", "v") if kind != "parallel" else ("u", "v", "directions"):
-            if name in frames:
-                frames[name] = _unit(frames[name], name)
-        self._fill(kind, frames, detector)
-        _check_axes(self)
-        if kind != "parallel":
-            _check_source(self)
+        self._fill(kind, _checked(frames, detector), detector)
 
     @property
     def views(self) -> int:
         """Number of views, at least 1."""
-        return len(self.centers)
+        return int(self.centers.shape[0])
 
     @property
     def dims(self) -> int:
@@ -117,25 +139,66 @@ class Trajectory:
         return self
 
     @property
-    def normals(self) -> np.ndarray:
-        """Unit detector normals `v x u` (in 2-D `(-u_y, u_x)`), float64, `(views, dims)`."""
-        if self.v is None:
-            return np.stack([-self.u[:, 1], self.u[:, 0]], axis=1)
-        n: np.ndarray = np.cross(self.v, self.u)
-        return np.asarray(n / np.linalg.norm(n, axis=1, keepdims=True))
+    def concrete(self) -> bool:
+        """Whether all values are known: false under a trace."""
+        known = (*self._frames().values(), *self.detector.parameters)
+        return all(map(arrays.is_concrete, known))
 
-    def pixels(self, view: int) -> np.ndarray:
-        """Where the cells of one view stand, float64, `(cols, 2)` or `(rows, cols, 3)`."""
-        along, depth = self.detector.column_offsets()
-        line = self.centers[view] + along[:, None] * self.u[view]
-        if self.detector.curvature is not None:
-            line = line + depth[:, None] * self.normals[view]
+    @property
+    def host(self) -> Trajectory:
+        """The same frames in float64 NumPy, without any graph; itself where they are.
+
+        Raises
+        ------
+        DTypeError
+            Under a trace, where values are unknown.
+        """
+        if self._host is None:
+            detector = self.detector.host
+            frames = self._frames()
+            if detector is self.detector and all(map(arrays.is_numpy, frames.values())):
+                return self
+            made = object.__new__(Trajectory)
+            values = {
+                name: np.array(arrays.to_numpy(part), np.float64) for name, part in frames.items()
+            }
+            made._fill(self.kind, values, detector)
+            object.__setattr__(self, "_host", made)
+        assert self._host is not None
+        return self._host
+
+    @property
+    def normals(self) -> Array:
+        """Unit detector normals `v x u` (in 2-D `(-u_y, u_x)`), `(views, dims)`."""
         if self.v is None:
-            return np.asarray(line)
-        return np.asarray(line[None] + self.detector.rows()[:, None, None] * self.v[view])
+            return arrays.namespace(self.u).stack([-self.u[:, 1], self.u[:, 0]], axis=1)
+        n = cross(self.v, self.u)
+        return n / lengths_of(n)[:, None]
+
+    def points(self, views: Any = None) -> Array:
+        """Where detector cells stand, `(views, cols, 2)` or `(views, rows, cols, 3)`.
+
+        In the library of the frames, and differentiable in all of them and in the detector's
+        numbers. `views` chooses some, as `trajectory[views]` does.
+        """
+        part = self if views is None else self[views]
+        along, depth = (arrays.unify(x, part.u)[0] for x in part.detector.column_offsets())
+        line = part.centers[:, None, :] + along[:, None] * part.u[:, None, :]
+        if part.detector.curvature is not None:
+            line = line + depth[:, None] * part.normals[:, None, :]
+        if part.v is None:
+            return line
+        heights = arrays.unify(part.detector.rows(), part.u)[0]
+        return line[:, None] + heights[:, None, None] * part.v[:, None, None, :]
+
+    def pixels(self, view: int) -> Array:
+        """Where the cells of one view stand, `(cols, 2)` or `(rows, cols, 3)`."""
+        return self.points([view])[0]
 
     def transform(self, rotation: Any = None, translation: Any = None) -> Trajectory:
         """The trajectory moved as a rigid body: points `R p + t`, directions `R d`.
+
+        Differentiable in both, where they are arrays of torch or JAX.
 
         Parameters
         ----------
@@ -149,14 +212,21 @@ class Trajectory:
         GeometryError
             For wrong shapes, NaN, reflections, or a departure from orthogonality above 1e-4.
         """
-        R = _rotation(rotation, self.views, self.dims)
-        t = _translation(translation, self.views, self.dims)
+        R = _motion(rotation, "rotation", (self.dims, self.dims), self.views)
+        t = _motion(translation, "translation", (self.dims,), self.views)
 
-        def turn(vectors: np.ndarray | None) -> np.ndarray | None:
-            return None if vectors is None else np.einsum("kij,kj->ki", R, vectors)
+        def turn(vectors: Array | None) -> Array | None:
+            if vectors is None or R is None:
+                return vectors
+            matrix, vectors = arrays.unify(R, vectors)
+            return arrays.namespace(matrix).sum(matrix * vectors[:, None, :], axis=2)
 
-        def move(points: np.ndarray | None) -> np.ndarray | None:
-            return None if points is None else np.einsum("kij,kj->ki", R, points) + t
+        def move(points: Array | None) -> Array | None:
+            turned = turn(points)
+            if turned is None or t is None:
+                return turned
+            turned, shift = arrays.unify(turned, t)
+            return turned + shift
 
         first = turn(self.directions) if self.sources is None else move(self.sources)
         return Trajectory(
@@ -171,7 +241,7 @@ class Trajectory:
     def __getitem__(self, index: Any) -> Trajectory:
         """The views of a slice, a list of numbers or a mask, each with its own frame."""
         chosen = view_index(index, self.views)
-        frames = {name: values[chosen] for name, values in self._frames().items()}
+        frames = {name: chosen_views(values, chosen) for name, values in self._frames().items()}
         part = object.__new__(Trajectory)
         part._fill(self.kind, frames, self.detector)
         return part
@@ -191,20 +261,18 @@ class Trajectory:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.kind, self._frames(), self.detector)
 
-    def _frames(self) -> dict[str, np.ndarray]:
-        found = {
-            name: getattr(self, name) for name in ("sources", "directions", "centers", "u", "v")
-        }
+    def _frames(self) -> dict[str, Array]:
+        found = {name: getattr(self, name) for name in _NAMES}
         return {name: values for name, values in found.items() if values is not None}
 
-    def _fill(self, kind: str, frames: dict[str, np.ndarray], detector: Detector) -> Self:
+    def _fill(self, kind: str, frames: Mapping[str, Array], detector: Detector) -> Self:
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "detector", detector)
-        for name in ("sources", "directions", "centers", "u", "v"):
+        object.__setattr__(self, "_host", None)
+        for name in _NAMES:
             values = frames.get(name)
             if values is not None:
-                values = np.array(values, np.float64, order="C")
-                values.setflags(write=False)
+                values = arrays.snapshot(values) if arrays.is_numpy(values) else arrays.copy(values)
             object.__setattr__(self, name, values)
         return self
 
@@ -234,131 +302,84 @@ def view_index(index: Any, views: int) -> np.ndarray:
     return np.asarray(chosen)
 
 
-def _restore(kind: str, frames: dict[str, np.ndarray], detector: Detector) -> Trajectory:
+def chosen_views(values: Array, chosen: np.ndarray) -> Array:
+    """The entries `chosen` of the first axis, in the library of `values`."""
+    if arrays.is_numpy(values):
+        return values[chosen]
+    return arrays.namespace(values).take(values, arrays.convert(chosen, values), axis=0)
+
+
+def _restore(kind: str, frames: dict[str, Array], detector: Detector) -> Trajectory:
     return object.__new__(Trajectory)._fill(kind, frames, detector)
 
 
-def _vectors(value: Any, name: str, dims: int) -> np.ndarray:
+def _vectors(value: Any, name: str, dims: int) -> Array:
     if value is None:
         raise GeometryError(f"{name} is None; it is an array of shape (views, {dims})")
-    array = _real(value, name)
+    array = real(value, name)
     if array.ndim != 2 or array.shape[1] != dims:
-        raise GeometryError(f"{name} has shape {array.shape}; it is (views, {dims})")
-    if len(array) == 0:
+        raise GeometryError(f"{name} has shape {tuple(array.shape)}; it is (views, {dims})")
+    if array.shape[0] == 0:
         raise GeometryError(f"{name} has no views; a scan has at least one")
-    _reject(~np.isfinite(array).all(axis=1), f"{name} is not finite")
-    return np.asarray(array)
+    return array
 
 
-def _same_count(frames: dict[str, np.ndarray]) -> None:
-    if len({len(values) for values in frames.values()}) > 1:
-        counts = ", ".join(f"{name} {len(values)}" for name, values in frames.items())
+def _same_count(frames: Mapping[str, Array]) -> None:
+    if len({values.shape[0] for values in frames.values()}) > 1:
+        counts = ", ".join(f"{name} {values.shape[0]}" for name, values in frames.items())
         raise GeometryError(f"arrays of different numbers of views: {counts}; all have one a view")
 
 
-def _unit(vectors: np.ndarray, name: str) -> np.ndarray:
-    size = _norm(vectors)
-    _reject(
-        np.abs(size - 1) > _UNIT, f"{name} is not a unit vector", lambda k: f"length {size[k]:g}"
-    )
+def _checked(frames: dict[str, Array], detector: Detector) -> dict[str, Array]:
+    """Frames with unit axes, after all checks; views with a fault are NaN under a trace."""
+    known = (*frames.values(), *detector.parameters)
+    if all(map(arrays.is_concrete, known)):
+        host = {name: arrays.to_numpy(arrays_of) for name, arrays_of in frames.items()}
+        host = {name: np.asarray(values, np.float64) for name, values in host.items()}
+        for fault in frame_faults(host, detector.host):
+            fault.reject()
+        masks = []
+    else:
+        masks = [fault.bad for fault in frame_faults(frames, detector)]
+    return {
+        name: _poisoned(_unit(values) if name in ("u", "v", "directions") else values, masks)
+        for name, values in frames.items()
+    }
+
+
+def _poisoned(values: Array, masks: list[Array]) -> Array:
+    """`values` with NaN in every view that one of the masks marks."""
+    for bad in masks:
+        xp = arrays.namespace(values)
+        marked = xp.reshape(bad, (-1,) + (1,) * (values.ndim - 1))
+        values = xp.where(marked, xp.full_like(values, float("nan")), values)
+    return values
+
+
+def _motion(value: Any, name: str, shape: tuple[int, ...], views: int) -> Array | None:
+    """A rotation or a translation, one a view; finite, and proper if it is a rotation."""
+    if value is None:
+        return None
+    motion = arrays.unify(real(value, name))[0]
+    if tuple(motion.shape) not in (shape, (views, *shape)):
+        raise GeometryError(
+            f"{name} has shape {tuple(motion.shape)}; it is {shape} or {(views, *shape)}"
+        )
+    motion = arrays.namespace(motion).broadcast_to(motion, (views, *shape))
+    known = arrays.is_concrete(motion)
+    checked = arrays.to_numpy(motion) if known else motion
+    faults = motion_faults(checked, name)
+    if known:
+        for fault in faults:
+            fault.reject()
+        return motion
+    return _poisoned(motion, [fault.bad for fault in faults])
+
+
+def _unit(vectors: Array) -> Array:
+    size = lengths_of(vectors)[:, None]
+    if not arrays.is_numpy(vectors):
+        return vectors / size
     # Vectors that are unit to rounding keep their bits, so that subsets and copies do too.
     rough = np.abs(size - 1) > 4 * np.finfo(float).eps
-    return np.where(rough[:, None], vectors / size[:, None], vectors)
-
-
-def _check_axes(frames: Trajectory) -> None:
-    if frames.v is None:
-        if frames.directions is not None:
-            _orthogonal(frames.directions, frames.u, "direction", "u")
-        return
-    _orthogonal(frames.u, frames.v, "u", "v")
-    if frames.directions is not None:
-        volume = np.abs(np.einsum("ki,ki->k", frames.directions, np.cross(frames.u, frames.v)))
-        _reject(volume <= 4 * np.finfo(float).eps, "the detector is seen edge-on")
-
-
-def _check_source(frames: Trajectory) -> None:
-    assert frames.sources is not None
-    scale = np.maximum(np.abs(frames.sources), np.abs(frames.centers)).max(axis=1, keepdims=True)
-    scale = np.where(scale > 0, scale, 1.0)
-    ray = frames.centers / scale - frames.sources / scale
-    if frames.detector.curvature is not None:
-        _check_curved(frames)
-        return
-    distance = _norm(ray)
-    _reject(distance == 0, "the source stands at the detector's centre")
-    facing = np.abs(np.einsum("ki,ki->k", ray / distance[:, None], frames.normals))
-    _reject(facing < _FACING, "the detector is seen edge-on")
-
-
-def _check_curved(frames: Trajectory) -> None:
-    assert frames.sources is not None
-    along, depth = frames.detector.column_offsets()
-    back = frames.sources - frames.centers
-    normal = frames.normals
-    on_source = (
-        np.abs(np.einsum("ki,ki->k", back, frames.u)[:, None] - along)
-        + np.abs(np.einsum("ki,ki->k", back, normal)[:, None] - depth)
-    ) <= 1e-12 * (np.abs(along) + _norm(back)[:, None])
-    if frames.v is not None:
-        rows = frames.detector.rows()
-        height = np.einsum("ki,ki->k", back, frames.v)
-        near = np.abs(height[:, None] - rows).min(axis=1) <= 1e-12 * (1 + np.abs(height))
-        on_source &= near[:, None]
-    _reject(on_source.any(axis=1), "a detector cell stands on the source")
-
-
-def _orthogonal(a: np.ndarray, b: np.ndarray, first: str, second: str) -> None:
-    cosine = np.abs(np.einsum("ki,ki->k", a, b))
-    _reject(
-        cosine > _ORTHOGONAL,
-        f"{first} and {second} are not orthogonal",
-        lambda k: f"|{first}.{second}| = {cosine[k]:g}, at most {_ORTHOGONAL:g}",
-    )
-
-
-def _norm(vectors: np.ndarray) -> np.ndarray:
-    scale = np.abs(vectors).max(axis=-1, keepdims=True)
-    scale = np.where(scale > 0, scale, 1.0)
-    return np.asarray(np.linalg.norm(vectors / scale, axis=-1) * scale[..., 0])
-
-
-def _reject(bad: Any, fault: str, detail: Any = None) -> None:
-    if bad.any():
-        view = int(np.argmax(bad))
-        more = f" ({detail(view)})" if detail else ""
-        raise GeometryError(f"view {view}: {fault}{more}")
-
-
-def _rotation(rotation: Any, views: int, dims: int) -> np.ndarray:
-    if rotation is None:
-        return np.broadcast_to(np.eye(dims), (views, dims, dims))
-    R = _real(rotation, "rotation")
-    if R.shape not in ((dims, dims), (views, dims, dims)):
-        raise GeometryError(
-            f"rotation has shape {R.shape}; it is {(dims, dims)} or {(views, dims, dims)}"
-        )
-    R = np.broadcast_to(R, (views, dims, dims))
-    _reject(~np.isfinite(R).all(axis=(1, 2)), "rotation is not finite")
-    gap = np.abs(np.einsum("kij,kil->kjl", R, R) - np.eye(dims)).max(axis=(1, 2))
-    _reject(gap > _ORTHOGONAL, "rotation is not orthogonal")
-    _reject(np.linalg.det(R) < 0, "rotation is a reflection")
-    return R
-
-
-def _real(value: Any, name: str) -> np.ndarray:
-    array = arrays.to_numpy(value) if arrays.is_array(value) else np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise DTypeError(f"{name} has dtype {array.dtype}; it is an array of real numbers")
-    return array.astype(np.float64)
-
-
-def _translation(translation: Any, views: int, dims: int) -> np.ndarray:
-    if translation is None:
-        return np.zeros((1, dims))
-    t = _real(translation, "translation")
-    if t.shape not in ((dims,), (views, dims)):
-        raise GeometryError(f"translation has shape {t.shape}; it is {(dims,)} or {(views, dims)}")
-    t = np.broadcast_to(t, (views, dims))
-    _reject(~np.isfinite(t).all(axis=1), "translation is not finite")
-    return t
+    return np.where(rough, vectors / size, vectors)

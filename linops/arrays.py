@@ -28,7 +28,9 @@ __all__ = [
     "dtype_of",
     "exemplar",
     "gather_planes",
+    "has_float64",
     "is_array",
+    "is_concrete",
     "is_jax",
     "is_numpy",
     "is_torch",
@@ -44,6 +46,7 @@ __all__ = [
     "snapshot",
     "take_last",
     "to_numpy",
+    "unify",
     "widen",
     "zeros",
 ]
@@ -85,6 +88,18 @@ def is_traced(x: object) -> bool:
     return is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
 
 
+def is_concrete(x: object) -> bool:
+    """Whether the values of `x` can be read now: not under a trace of JAX, nor mapped over."""
+    if is_torch(x):
+        functorch = sys.modules["torch"]._C._functorch
+        while functorch.is_functorch_wrapped_tensor(x):
+            if functorch.is_batchedtensor(x):
+                return False
+            x = functorch.get_unwrapped(x)
+        return True
+    return not is_traced(x)
+
+
 def requires_gradient(x: object) -> bool:
     """Whether a derivative is being recorded through `x` (JAX tracer or torch leaf)."""
     return is_traced(x) or (is_torch(x) and bool(getattr(x, "requires_grad", False)))
@@ -109,6 +124,13 @@ def namespace(*arrays: Array) -> Any:
             f"expected arrays of one namespace (NumPy, JAX, torch, ...), got {kinds}; "
             "convert them first, e.g. with numpy.asarray"
         ) from error
+
+
+def has_float64(x: Array) -> bool:
+    """Whether the namespace and device of `x` have float64 (JAX without x64, MPS: no)."""
+    if is_jax(x):
+        return bool(sys.modules["jax"].config.jax_enable_x64)
+    return not (is_torch(x) and x.device.type == "mps")
 
 
 def dtype_of(x: Array) -> np.dtype:
@@ -144,6 +166,27 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     return x if x.dtype == target else xp.astype(x, target)
 
 
+def unify(*values: Array) -> tuple[Array, ...]:
+    """The values as arrays of one namespace and device, float64 where it has that, else float32.
+
+    Numbers, lists and NumPy arrays join the first array of another library; graphs are kept.
+
+    Raises
+    ------
+    DTypeError
+        For arrays of two libraries besides NumPy.
+    """
+    others = [x for x in values if is_array(x) and not is_numpy(x)]
+    if not others:
+        return tuple(np.asarray(x, np.float64) for x in values)
+    namespace(*others)
+    like = others[0]
+    dtype = np.dtype("float64" if has_float64(like) else "float32")
+    return tuple(
+        convert(cast(x if is_array(x) else np.asarray(x, np.float64), dtype), like) for x in values
+    )
+
+
 def to_numpy(x: Array) -> np.ndarray:
     """`x` as a NumPy array, sharing memory where the library allows it.
 
@@ -162,7 +205,13 @@ def to_numpy(x: Array) -> np.ndarray:
             "code: move it out of jit, grad or vmap"
         )
     if is_torch(x):
-        return np.asarray(x.detach().resolve_conj().resolve_neg().cpu().numpy())
+        torch = sys.modules["torch"]
+        if not torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return np.asarray(x.detach().resolve_conj().resolve_neg().cpu().numpy())
+        while torch._C._functorch.is_gradtrackingtensor(x):
+            x = torch._C._functorch.get_unwrapped(x)
+        with torch._C._DisableFuncTorch():
+            return np.asarray(x.detach().resolve_conj().resolve_neg().cpu().numpy())
     if is_jax(x):
         return np.asarray(x)
     try:

@@ -14,7 +14,7 @@ from geometries.trajectory import Trajectory
 from linops import arrays
 from linops.errors import GeometryError
 
-__all__ = ["distances", "find_isocenter", "outward_normals", "view_angles"]
+__all__ = ["distances", "find_isocenter", "fixed_frames", "outward_normals", "view_angles"]
 
 _CLEAR = 1e-6
 
@@ -39,9 +39,26 @@ def view_angles(geometry: Beam | Trajectory, angles: Any = None) -> np.ndarray:
             )
         return given
     if isinstance(geometry, Beam):
-        return geometry.angles
-    n = outward_normals(geometry.trajectory)
+        refuse_gradient(geometry.angles, "angles")
+        return as_angles(geometry.angles)
+    n = outward_normals(fixed_frames(geometry))
     return np.asarray(np.unwrap(np.arctan2(-n[:, 0], n[:, 1])))
+
+
+def fixed_frames(geometry: Beam | Trajectory) -> Trajectory:
+    """The frames in float64 NumPy.
+
+    Raises
+    ------
+    GeometryError
+        For frames that require a gradient, or are traced.
+    """
+    frames = geometry.trajectory
+    for name in ("sources", "directions", "centers", "u", "v"):
+        refuse_gradient(getattr(frames, name), name)
+    for value in frames.detector.parameters:
+        refuse_gradient(value, "detector")
+    return frames.host
 
 
 def outward_normals(frames: Trajectory) -> np.ndarray:
@@ -65,7 +82,7 @@ def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray
     GeometryError
         "supply isocenter", where the lines do not fix a point; for a point of another dimension.
     """
-    frames = geometry.trajectory
+    frames = fixed_frames(geometry)
     if given is not None:
         refuse_gradient(given, "isocenter")
         point = np.asarray(arrays.to_numpy(given) if arrays.is_array(given) else given, float)

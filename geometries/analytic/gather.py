@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from geometries.admission import admit
-from geometries.analytic.frames import distances, find_isocenter, outward_normals
+from geometries.analytic.frames import distances, find_isocenter, fixed_frames, outward_normals
 from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
@@ -81,7 +81,7 @@ class Gather(LinearOperator):
         precision: str | Precision = "fast",
     ) -> None:
         admit(geometry, grid, "float64")
-        frames = geometry.trajectory
+        frames = fixed_frames(geometry)
         if frames.detector.shape[-1] < 2:
             raise GeometryError(
                 f"a detector of shape {frames.detector.shape} cannot be interpolated along its "

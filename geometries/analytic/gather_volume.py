@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from geometries.admission import admit
-from geometries.analytic.frames import distances, find_isocenter, outward_normals
+from geometries.analytic.frames import distances, find_isocenter, fixed_frames, outward_normals
 from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
@@ -72,7 +72,7 @@ class ConeGather(LinearOperator):
         precision: str | Precision = "fast",
     ) -> None:
         admit(geometry, grid, "float64")
-        frames = geometry.trajectory
+        frames = fixed_frames(geometry)
         detector = frames.detector
         if frames.kind != "cone" or detector.curvature is not None:
             raise GeometryError(

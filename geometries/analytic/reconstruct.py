@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from geometries.analytic.coverage import Coverage
-from geometries.analytic.frames import view_angles
+from geometries.analytic.frames import fixed_frames, view_angles
 from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import ConeGather
 from geometries.analytic.ramp import RampFilter
@@ -171,7 +171,7 @@ def _frames_of(A: Any, name: str) -> Any:
             f"{name} reads the scan from its first argument, a Projector, got {type(A).__name__}; "
             "a composition has no geometry of its own: pass the projector it is made of"
         )
-    return A.geometry.trajectory
+    return fixed_frames(A.geometry)
 
 
 def _composed(
@@ -188,7 +188,7 @@ def _composed(
     isocenter: Any = None,
 ) -> LinearOperator:
     geometry, precision = A.geometry, A.precision
-    frames = geometry.trajectory
+    frames = fixed_frames(geometry)
     detector = frames.detector
     gather = gathering(geometry, A.grid, isocenter, precision)
     dtype = gather.dtype
@@ -222,7 +222,7 @@ def _takes_parker(geometry: Any, angles: Any, isocenter: Any, short_scan: bool |
         "auto",
     ):
         raise GeometryError(f"short_scan is {short_scan!r}; it is True, False or 'auto'")
-    parallel = geometry.trajectory.kind == "parallel"
+    parallel = geometry.kind == "parallel"
     if short_scan == "auto":
         if parallel:
             return False

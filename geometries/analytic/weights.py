@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from geometries.analytic.coverage import Coverage, angular_weights, redundancy
-from geometries.analytic.frames import distances, find_isocenter, outward_normals, view_angles
+from geometries.analytic.frames import (
+    distances,
+    find_isocenter,
+    fixed_frames,
+    outward_normals,
+    view_angles,
+)
 from geometries.beams import Beam
 from geometries.trajectory import Trajectory
 from linops import arrays
@@ -155,7 +161,7 @@ class CosineWeights(AxisWeights):
         dtype: Any = "float32",
         precision: str | Precision | None = None,
     ) -> None:
-        frames = geometry.trajectory
+        frames = fixed_frames(geometry)
         if frames.sources is None:
             raise GeometryError("a parallel beam has no cosine weights")
         space = projection_space(frames, dtype)
@@ -211,7 +217,7 @@ class ParkerWeights(AxisWeights):
         dtype: Any = "float32",
         precision: str | Precision | None = None,
     ) -> None:
-        frames = geometry.trajectory
+        frames = fixed_frames(geometry)
         gamma = fan_angles(geometry, isocenter)
         coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
         if coverage.period is not None:
@@ -252,7 +258,7 @@ class AngularWeights(AxisWeights):
         dtype: Any = "float32",
         precision: str | Precision | None = None,
     ) -> None:
-        frames = geometry.trajectory
+        frames = fixed_frames(geometry)
         if weights is None:
             period = None if frames.kind == "parallel" else 2 * np.pi
             weights = angular_weights(view_angles(geometry, angles), period)
@@ -274,7 +280,7 @@ def fan_angles(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray
     GeometryError
         Where the scan is not circular, or distance or column offset change between views.
     """
-    frames = geometry.trajectory
+    frames = fixed_frames(geometry)
     if frames.sources is None:
         raise GeometryError("a parallel beam sees no line twice in half a turn: no short scan")
     center = find_isocenter(geometry, isocenter)

@@ -41,7 +41,7 @@ class PlanarRunner:
         from geometries.kernels import planar
 
         self._kernel = planar
-        grid, detector = projector.grid, projector.geometry.detector
+        grid, detector = projector.grid, projector.geometry.detector.host
         frames = np.asarray(projector.frames)
         parallel = projector.geometry.kind == "parallel"
         unused = np.zeros_like(frames[:, 0])
@@ -132,7 +132,7 @@ class VolumeRunner:
 
     def __init__(self, projector: Projector) -> None:
         self._kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
-        grid, detector = projector.grid, projector.geometry.detector
+        grid, detector = projector.grid, projector.geometry.detector.host
         self._scan = VolumeScan.from_frames(
             projector.geometry.kind, np.asarray(projector.frames), detector, grid
         )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from geometries.beams import Beam
+from geometries.beams import Beam, as_angles
 from geometries.detector import Detector
 from geometries.trajectory import Trajectory
 from linops import arrays
@@ -238,9 +238,8 @@ def fold_turn(data: Array, geometry: Any) -> tuple[Array, Any]:
     if not isinstance(geometry, Beam) or geometry.kind != "parallel":
         raise GeometryError("fold_turn takes a ParallelBeam; lines of other beams do not fold")
     half = geometry.views // 2
-    turn = np.remainder(
-        geometry.angles[half:] - geometry.angles[: geometry.views - half], 2 * np.pi
-    )
+    angles = as_angles(geometry.angles)
+    turn = np.remainder(angles[half:] - angles[: geometry.views - half], 2 * np.pi)
     if geometry.views % 2 or np.abs(turn - math.pi).max() > 1e-6:
         raise GeometryError(
             f"the {geometry.views} views are not two opposite halves: view k + n/2 has to stand "

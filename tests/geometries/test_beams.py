@@ -95,7 +95,7 @@ def test_angles_of_other_libraries_and_dtypes() -> None:
     torch = pytest.importorskip("torch")
     from_list = ParallelBeam(T.tolist(), Detector(3))
     from_torch = ParallelBeam(torch.tensor(T), Detector(3))
-    assert from_list.angles.tobytes() == T.tobytes() == from_torch.angles.tobytes()
+    assert from_list.angles.tobytes() == T.tobytes() == from_torch.host.angles.tobytes()
     # The cosine is taken in float64 of the float32 angle.
     single = ParallelBeam(T.astype(np.float32), Detector(3))
     np.testing.assert_array_equal(single.u[:, 0], np.cos(T.astype(np.float32).astype(float)))
