@@ -132,7 +132,7 @@ class Space:
         """
         self.validate(a)
         self.validate(b)
-        return dot(a, b, self.ndim)
+        return self._dot(a, b, True)
 
     def norm(self, a: Array) -> Any:
         """The Euclidean norm, accumulated in float64; types as for `inner`."""
@@ -199,6 +199,20 @@ class Space:
     def lower(self, operator: Operator) -> Operator:
         """`operator` itself; a placed space gives it lowered to its placement."""
         return operator
+
+    def put(self, x: Array) -> Array:
+        """`x` itself; a placed space puts it on its devices."""
+        return x
+
+    def gather(self, x: Array) -> Array:
+        """`x` itself; a placed space takes it from its devices."""
+        return x
+
+    def _zeros(self, batch: tuple[int, ...], like: Array | None) -> Array:
+        return arrays.zeros((*batch, *self.shape), self.dtype, arrays.exemplar(like))
+
+    def _dot(self, a: Array, b: Array, host: bool) -> Any:
+        return dot(a, b, self.ndim, host)
 
     def __str__(self) -> str:
         return f"{self.describe_shape()} {self.dtype}"
@@ -370,7 +384,7 @@ def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:
             b if isinstance(space, ProductSpace) else (b,),
             strict=True,
         )
-        terms = [dot(left, right, member.ndim, host=False) for member, left, right in pairs]
+        terms = [member._dot(left, right, False) for member, left, right in pairs]
         values.append(sum(terms[1:], terms[0]))
     return tuple(values)
 

@@ -1,11 +1,19 @@
-"""Placement, planner and executors: the wing's room in the house, and nothing else yet.
+"""From a rule to a plan, and from a plan to several devices.
 
-What it will hold: `plan(A).explain()`, `plan(A).lower()` and the executors that run an operator's
-blocks on several devices. They will know rules and blocks (`linops.rule`, `A.block`) and no
-geometry. Until then an operator runs where its arrays are, its tiles spread over the thread pool
-of `linops.compiled.pool`.
+    p = plan(A, devices=4)          # any operator or functional
+    print(p.explain())              # steps, bytes and memory, before anything runs
+    B = p.lower()                   # of the same kind again: B @ x, B.H @ y, solvers
+
+The planner works on rules and blocks of leaves (`linops.rule`, `A.block`) and knows no geometry.
+`placement` says where an array lives, `states` and `program` what moves, `assignment` what is
+cheapest, `executors` how it runs.
 """
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from sharding.devices import Described, Rank, Worker
+from sharding.mesh import Mesh
+from sharding.placement import Placement
+from sharding.planner import Plan, plan
+
+__all__ = ["Described", "Mesh", "Placement", "Plan", "Rank", "Worker", "plan"]

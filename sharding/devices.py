@@ -1,0 +1,291 @@
+"""Which devices there are: worker threads, JAX devices, ranks, or descriptions of absent ones.
+
+Nothing is started by looking: JAX is asked only where it is already imported or named, and a
+process group only where one runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linops.compiled import pool
+from linops.errors import PlacementError
+from sharding.cost import Machine
+
+__all__ = ["Described", "Rank", "Worker", "choose", "family", "machine_of"]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A thread of this process; all of them share its memory."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"worker {self.number}"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process of the default process group of torch."""
+
+    number: int
+    kind: str = "cpu"
+
+    def __str__(self) -> str:
+        return f"rank {self.number}"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A device that is not here: what `plan` needs to price a program for it.
+
+    Attributes
+    ----------
+    number
+        To tell devices apart.
+    memory
+        Bytes that it holds.
+    bandwidth, link
+        Bytes a second of its memory, and to another device.
+    flops
+        Operations a second.
+    """
+
+    number: int
+    memory: float = 80e9
+    bandwidth: float = 2e12
+    link: float = 2e11
+    flops: float = 2e13
+
+    @classmethod
+    def several(cls, count: int, **properties: float) -> tuple[Described, ...]:
+        """`count` equal devices."""
+        return tuple(cls(i, **properties) for i in range(count))
+
+    def __str__(self) -> str:
+        return f"described {self.number}"
+
+
+def family(device: Any) -> str:
+    """`"threads"`, `"jax"`, `"torch"` or `"described"`."""
+    if isinstance(device, Worker):
+        return "threads"
+    if isinstance(device, Rank):
+        return "torch"
+    if isinstance(device, Described):
+        return "described"
+    return "jax"
+
+
+def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
+    """The devices that may be used, and the executor.
+
+    Parameters
+    ----------
+    devices
+        None (all), a number (the first so many), the name of a platform (`"cpu"`, `"gpu"`), or a
+        sequence of devices or of their numbers, in the order wanted.
+    executor
+        `"auto"`, `"serial"`, `"threads"`, `"shard_map"` or `"torch"`.
+
+    Raises
+    ------
+    PlacementError
+        For a device that is repeated, that is not there, or that the executor does not run on;
+        the message says what there is.
+    """
+    known = ("auto", "serial", "threads", "shard_map", "torch")
+    if executor not in known:
+        raise PlacementError(f"executor is {executor!r}; it is one of {', '.join(known)}")
+    listed = _listed(devices)
+    if listed and not all(isinstance(d, int) for d in listed):
+        return _given(listed, executor)
+    if executor == "torch" or (executor == "auto" and devices is None and _world() > 1):
+        return _numbered(devices, listed, _ranks(), "ranks"), "torch"
+    if isinstance(devices, str) or executor == "shard_map":
+        found = _jax_devices(devices if isinstance(devices, str) else None)
+        wanted = None if isinstance(devices, str) else devices
+        chosen = _numbered(wanted, listed, found, "JAX devices")
+        return chosen, _for_jax(executor, chosen)
+    if executor == "auto" and devices is None and _accelerated():
+        chosen = _jax_devices(None)
+        return chosen, _for_jax(executor, chosen)
+    if devices is None:
+        workers: Sequence[Any] = [Worker(i) for i in range(pool.workers())]
+        return tuple(workers), "threads" if executor == "auto" else executor
+    # Threads may outnumber the cores: results do not depend on their number.
+    count = max(listed) + 1 if listed else devices
+    found = tuple(Worker(i) for i in range(max(_count(count), 1)))
+    chosen = _numbered(devices, listed, found, "workers")
+    return chosen, "threads" if executor == "auto" else executor
+
+
+def machine_of(devices: Sequence[Any], executor: str) -> Machine:
+    """The rates of such devices."""
+    first = devices[0]
+    if isinstance(first, Described):
+        return Machine(first.flops, first.bandwidth, first.link, 2e-5, memory=first.memory)
+    if executor in ("serial", "threads") and isinstance(first, Worker):
+        cores = 1 if executor == "serial" else pool.workers()
+        return Machine(2e9, 5e9, 5e9, 2e-5, shared=True, cores=cores, memory=_host_memory())
+    if isinstance(first, Rank):
+        return Machine(2e9, 5e9, 1e9, 2e-4, memory=_host_memory(len(devices)))
+    if getattr(first, "platform", "cpu") == "cpu":
+        cores = os.cpu_count() or 1
+        memory = _host_memory(len(devices))
+        return Machine(2e9, 5e9, 2e9, 1e-4, cores=cores, memory=memory)
+    return Machine(2e13, 2e12, 5e10, 2e-5, memory=_device_memory(first))
+
+
+def _listed(devices: Any) -> tuple[Any, ...]:
+    if devices is None or (isinstance(devices, (str, int)) and not isinstance(devices, bool)):
+        return ()
+    if isinstance(devices, (list, tuple)):
+        if not devices:
+            raise PlacementError("devices is empty; name one or more, or None for all")
+        if len(set(devices)) != len(devices):
+            raise PlacementError(f"a device stands twice in {list(devices)}; name each once")
+        return tuple(devices)
+    if hasattr(devices, "platform") or isinstance(devices, (Worker, Rank, Described)):
+        return (devices,)
+    raise PlacementError(
+        f"devices is {devices!r}; it is None, a number, a platform such as 'cpu', or a list of "
+        "devices or of their numbers"
+    )
+
+
+def _given(devices: tuple[Any, ...], executor: str) -> tuple[tuple[Any, ...], str]:
+    families = {family(d) for d in devices}
+    if len(families) > 1 or not all(
+        hasattr(d, "platform") or isinstance(d, (Worker, Rank, Described)) for d in devices
+    ):
+        raise PlacementError(
+            f"devices {list(devices)} are not of one kind; give JAX devices, workers, ranks, "
+            "descriptions, or numbers"
+        )
+    (kind,) = families
+    if kind == "jax":
+        if executor in ("serial", "torch"):
+            raise PlacementError(f"executor {executor!r} does not run on JAX devices {devices}")
+        return devices, _for_jax(executor, devices)
+    allowed = {
+        "threads": ("auto", "threads", "serial"),
+        "torch": ("auto", "torch"),
+        "described": ("auto", "shard_map", "torch", "threads", "serial"),
+    }[kind]
+    if executor not in allowed:
+        raise PlacementError(f"executor {executor!r} does not run on {devices[0]}")
+    if kind == "described":
+        return devices, "shard_map" if executor == "auto" else executor
+    return devices, allowed[1] if executor == "auto" else executor
+
+
+def _for_jax(executor: str, devices: Sequence[Any]) -> str:
+    if executor != "auto":
+        return executor
+    # On a CPU one SPMD program runs slower than one worker a device.
+    return "threads" if all(d.platform == "cpu" for d in devices) else "shard_map"
+
+
+def _numbered(
+    devices: Any, listed: tuple[Any, ...], found: Sequence[Any], what: str
+) -> tuple[Any, ...]:
+    if listed:
+        wrong = [i for i in listed if not 0 <= i < len(found)]
+        if wrong:
+            raise PlacementError(
+                f"there is no device {wrong[0]}: there are {len(found)} {what}, "
+                f"{[str(d) for d in found]}"
+            )
+        return tuple(found[i] for i in listed)
+    if devices is None:
+        return tuple(found)
+    count = _count(devices)
+    if not 1 <= count <= len(found):
+        hint = (
+            "; more CPU devices come from XLA_FLAGS=--xla_force_host_platform_device_count=N, set "
+            "before JAX is imported"
+            if what == "JAX devices"
+            else ""
+        )
+        raise PlacementError(
+            f"devices={count}: there are {len(found)} {what}, {[str(d) for d in found]}{hint}"
+        )
+    return tuple(found[:count])
+
+
+def _count(devices: Any) -> int:
+    try:
+        count = int(devices.__index__())
+    except AttributeError:
+        raise PlacementError(f"devices is {devices!r}; a number of devices is whole") from None
+    if isinstance(devices, bool) or count < 1:
+        raise PlacementError(f"devices={devices!r}; name one or more")
+    return count
+
+
+def _jax_devices(platform: str | None) -> tuple[Any, ...]:
+    import jax
+
+    try:
+        return tuple(jax.devices(platform))
+    except RuntimeError as error:
+        raise PlacementError(
+            f"JAX has no platform {platform!r} here: {error}; it has "
+            f"{sorted({d.platform for d in jax.devices()})}"
+        ) from error
+
+
+def _accelerated() -> bool:
+    """Whether JAX is in use with devices that are no CPU, or several of them."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None or not getattr(bridge, "_backends", None):
+        return False
+    return any(d.platform != "cpu" for d in sys.modules["jax"].devices())
+
+
+def _world() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+def _ranks() -> tuple[Rank, ...]:
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        raise PlacementError(
+            "executor 'torch' runs in a process group: call torch.distributed.init_process_group "
+            "on every rank first, e.g. under torchrun"
+        )
+    kind = "cuda" if "nccl" in str(dist.get_backend()) else "cpu"
+    return tuple(Rank(i, kind) for i in range(dist.get_world_size()))
+
+
+def _host_memory(shares: int = 1) -> float | None:
+    """Nine tenths of what is free on this machine or in its control group, for each share."""
+    found = []
+    try:
+        with open("/proc/meminfo") as lines:
+            table = {line.split(":")[0]: line.split()[1] for line in lines}
+        found.append(float(table["MemAvailable"]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        with open("/sys/fs/cgroup/memory.max") as top, open("/sys/fs/cgroup/memory.current") as now:
+            found.append(float(top.read()) - float(now.read()))
+    except (OSError, ValueError):
+        pass
+    return 0.9 * min(found) / shares if found else None
+
+
+def _device_memory(device: Any) -> float | None:
+    stats = device.memory_stats() or {}
+    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+    return None if limit is None else 0.9 * (limit - used)

@@ -1,0 +1,52 @@
+"""The engines that run a program: one small file each, all held to `serial`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from linops.errors import PlacementError
+
+if TYPE_CHECKING:
+    from sharding.planner import Plan
+    from sharding.program import Program
+
+__all__ = ["Engine", "engine_of"]
+
+
+class Engine(Protocol):
+    """What runs the programs of one plan."""
+
+    def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a program for placed inputs, placed."""
+
+    def linearised(self, program: Program, inputs: Sequence[Any]) -> Engine:
+        """The engine with every nonlinear leaf replaced by its Jacobian at these inputs."""
+
+    def local(self, operator: Any) -> Any:
+        """The operator on one rank's parts."""
+
+
+_ENGINES = {
+    ("serial", "threads"): "serial",
+    ("threads", "threads"): "threads",
+    ("threads", "jax"): "device_threads",
+    ("shard_map", "jax"): "shard_map",
+    ("torch", "torch"): "torch_ranks",
+}
+
+
+def engine_of(plan: Plan) -> Engine:
+    """The engine of a plan's executor and devices."""
+    from sharding.devices import family
+
+    kind = family(plan.devices[0])
+    if (plan.executor, kind) not in _ENGINES:
+        raise PlacementError(
+            f"executor {plan.executor!r} cannot run on {plan.devices[0]}: these devices are "
+            f"{kind}; plan for devices of its own kind"
+        )
+    module = import_module(f"sharding.executors.{_ENGINES[plan.executor, kind]}")
+    engine: Engine = module.Engine(plan)
+    return engine

@@ -1,0 +1,28 @@
+"""The reference: the devices of every step one after the other, in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from linops.arrays import Array
+from linops.compiled import pool
+from sharding.executors.shared import SharedEngine, run
+from sharding.program import Program
+
+__all__ = ["Engine"]
+
+
+class Engine(SharedEngine):
+    """Runs programs in turn, kernels on one thread."""
+
+    def _execute(
+        self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
+    ) -> list[Array]:
+        with pool.limit(1):
+            return run(program, inputs, self.blocks, _in_turn, points)
+
+
+def _in_turn(task: Any, n: int) -> None:
+    for i in range(n):
+        task(i)

@@ -1,0 +1,575 @@
+"""A program on arrays in shared memory: every device is a range of indices, nothing is padded.
+
+Shares are views of one array and halos are larger views, so of all movements only sums of partial
+results touch memory. Blocks write into their part of one output. How the devices of a step are
+run, in turn or side by side, is given by `spread`; the two executors differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.functionals.functional import Functional
+from linops.operator import LinearOperator, Operator
+from linops.space import AnySpace, ProductSpace
+from sharding.mesh import groups
+from sharding.program import (
+    Add,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Compute,
+    Extend,
+    Halo,
+    HaloAdd,
+    Movement,
+    Program,
+    ReduceScatter,
+    Slice,
+    Step,
+    Value,
+)
+from sharding.states import Partial, Replicated, Sharded, States, Windowed, real_range
+
+if TYPE_CHECKING:
+    from sharding.planner import Plan
+
+__all__ = ["Blocks", "SharedEngine", "run"]
+
+Spread = Callable[[Callable[[int], None], int], None]
+
+
+class Blocks:
+    """The blocks of a plan's leaves, made when they are first used and kept.
+
+    Parameters
+    ----------
+    mesh
+        Devices along each mesh axis.
+    """
+
+    def __init__(self, mesh: tuple[int, ...], coordinates: Sequence[tuple[int, ...]]) -> None:
+        self._mesh, self._coordinates = mesh, tuple(coordinates)
+        self._made: dict[tuple[int, int], Operator | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, step: Compute, device: int) -> Operator | None:
+        """The block of a leaf on a device, before `adjoint`; None where its share is empty."""
+        key = (step.number, device)
+        if key not in self._made:
+            with self._lock:
+                if key not in self._made:
+                    self._made[key] = self._make(step, device)
+        return self._made[key]
+
+    def linearised(self, points: dict[tuple[int, int], Any]) -> Blocks:
+        """Blocks of the Jacobians at the local inputs `points`, by leaf and device."""
+        made = Blocks(self._mesh, self._coordinates)
+        for key, block in self._made.items():
+            if block is None or isinstance(block, LinearOperator):
+                made._made[key] = block
+            else:
+                made._made[key] = block.jacobian(points[key])
+        return made
+
+    def _make(self, step: Compute, device: int) -> Operator | None:
+        from linops.algebra.blocks import extent
+
+        operator, at = step.operator, self._coordinates[device]
+        for m, name in enumerate(step.cuts):
+            if name is None:
+                continue
+            lo, hi = real_range(extent(step.operator, name), self._mesh[m], at[m])
+            if lo == hi:
+                return None
+            operator = operator.block(name, lo, hi)
+        return operator
+
+
+class SharedEngine(ABC):
+    """What `serial` and `threads` have in common: the blocks, and Jacobians of them."""
+
+    def __init__(self, plan: Plan, blocks: Blocks | None = None) -> None:
+        self.plan = plan
+        self.blocks = blocks or Blocks(plan.mesh.shape, plan.mesh.coordinates)
+
+    def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a program, whole arrays of the real shapes."""
+        return self._execute(program, inputs, None)
+
+    def linearised(self, program: Program, inputs: Sequence[Array]) -> SharedEngine:
+        """The engine with the Jacobians of nonlinear blocks at these inputs."""
+        points: dict[tuple[int, int], Any] = {}
+        self._execute(program, inputs, points)
+        return type(self)(self.plan, self.blocks.linearised(points))
+
+    def local(self, operator: Any) -> Any:
+        """The operator itself: every device sees all of memory."""
+        return operator
+
+    @abstractmethod
+    def _execute(
+        self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
+    ) -> list[Array]:
+        """`run`, keeping the local inputs of nonlinear leaves in `points`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.plan = state["plan"]
+        self.blocks = Blocks(self.plan.mesh.shape, self.plan.mesh.coordinates)
+
+
+class _Held:
+    """A value: what each device has of it; where these are views of one array, that array too."""
+
+    __slots__ = ("pieces", "whole")
+
+    def __init__(self, pieces: list[Array | None], whole: Array | None = None) -> None:
+        self.pieces = pieces
+        self.whole = whole
+
+
+def run(
+    program: Program,
+    inputs: Sequence[Array],
+    blocks: Blocks,
+    spread: Spread,
+    points: dict[tuple[int, int], Any] | None = None,
+) -> list[Array]:
+    """The outputs of a program, whole arrays of the real shapes.
+
+    Parameters
+    ----------
+    program
+        Its inputs and outputs are replicated or sharded.
+    inputs
+        Whole arrays of the real shapes, batch axes in front, of one namespace.
+    blocks
+        The blocks of its leaves.
+    spread
+        `spread(task, n)` calls `task(i)` for every device.
+    points
+        Where to keep the local inputs of leaves that are not linear.
+    """
+    machine = _Machine(program, blocks, spread, points, inputs)
+    return machine.run(inputs)
+
+
+class _Machine:
+    def __init__(
+        self,
+        program: Program,
+        blocks: Blocks,
+        spread: Spread,
+        points: dict[tuple[int, int], Any] | None,
+        inputs: Sequence[Array],
+    ) -> None:
+        self.program, self.blocks, self.spread, self.points = program, blocks, spread, points
+        self.mesh = program.mesh
+        self.coordinates = [tuple(map(int, at)) for at in np.ndindex(*program.mesh)]
+        self.n = len(self.coordinates)
+        self.like = inputs[0]
+        first = program.values[program.inputs[0]].space
+        self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
+        self.held: dict[int, _Held] = {}
+        self.left = _readers(program)
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        for k, x in zip(self.program.inputs, inputs, strict=True):
+            self.held[k] = self._cut(k, x)
+        for step in self.program.steps:
+            if isinstance(step, Compute):
+                self._compute(step)
+            elif isinstance(step, Add):
+                self._add(step)
+            else:
+                assert isinstance(step, Movement)
+                self.held[step.outputs[0]] = _MOVES[type(step)](self, step)
+            self._forget(step)
+        return [self._whole(k) for k in self.program.outputs]
+
+    # --- values ---------------------------------------------------------------------------
+
+    def value(self, k: int) -> Value:
+        return self.program.values[k]
+
+    def _cut(self, k: int, x: Array) -> _Held:
+        """Views of a whole array, one a device."""
+        value = self.value(k)
+        return _Held([_view(x, value, self.mesh, at) for at in self.coordinates], x)
+
+    def _whole(self, k: int) -> Array:
+        found = self.held[k].whole
+        assert found is not None
+        return found
+
+    def _empty(self, value: Value) -> Array:
+        return arrays.zeros((*self.batch, *value.space.shape), value.space.dtype, self.like)
+
+    def _forget(self, step: Step) -> None:
+        for k in step.inputs:
+            self.left[k] -= 1
+            if not self.left[k]:
+                del self.held[k]
+
+    # --- steps ----------------------------------------------------------------------------
+
+    def _compute(self, step: Compute) -> None:
+        values = [self.value(k) for k in step.outputs]
+        sources = [self.held[k] for k in step.inputs]
+        if all(cut is None for cut in step.cuts) and all(
+            isinstance(s, Replicated) for v in values for s in v.states
+        ):
+            # Once, by the caller: its kernels spread their tiles themselves.
+            self._once(step, sources, values)
+            return
+        joined = [_is_cut(v.states) for v in values]
+        wholes = [self._empty(v) if cut else None for v, cut in zip(values, joined, strict=True)]
+        mutable = [w is not None and _writable(w) for w in wholes]
+        pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
+        active = [
+            d for d in range(self.n) if all(source.pieces[d] is not None for source in sources)
+        ]
+
+        def task(number: int) -> None:
+            device = active[number]
+            block = self.blocks.of(step, device)
+            if block is None:
+                return
+            at = self.coordinates[device]
+            parts = [source.pieces[device] for source in sources]
+            made = self._apply(step, block, parts, device)
+            for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
+                if whole is not None and mutable[j]:
+                    _view(whole, value, self.mesh, at)[...] = part
+                else:
+                    pieces[j][device] = part
+
+        self.spread(task, len(active))
+        for j, (k, value, whole) in enumerate(zip(step.outputs, values, wholes, strict=True)):
+            if whole is None:
+                self.held[k] = _Held(pieces[j])
+            elif mutable[j]:
+                self.held[k] = self._cut(k, whole)
+            else:
+                self.held[k] = self._cut(k, self._assembled(pieces[j], value))
+
+    def _once(self, step: Compute, sources: list[_Held], values: list[Value]) -> None:
+        block = self.blocks.of(step, 0)
+        assert block is not None
+        made = self._apply(step, block, [source.pieces[0] for source in sources], 0)
+        if self.points is not None and (step.number, 0) in self.points:
+            for device in range(1, self.n):
+                self.points[step.number, device] = self.points[step.number, 0]
+                self.blocks.of(step, device)
+        for k, part in zip(step.outputs, made, strict=True):
+            self.held[k] = _Held([part] * self.n, part)
+
+    def _apply(
+        self, step: Compute, block: Any, parts: Sequence[Any], device: int
+    ) -> tuple[Array, ...]:
+        source: AnySpace = block.codomain if step.adjoint else block.domain
+        x = tuple(parts) if isinstance(source, ProductSpace) else parts[0]
+        if self.points is not None and not isinstance(block, LinearOperator):
+            self.points[step.number, device] = x
+        try:
+            if isinstance(block, Functional):
+                return (block._value(x),)
+            y = block._backward(x) if step.adjoint else block._forward(x)
+        except Exception as error:
+            error.add_note(f"on device {device} of {self.n}, in {block.name}")
+            raise
+        return y if isinstance(y, tuple) else (y,)
+
+    def _add(self, step: Add) -> None:
+        out = step.outputs[0]
+        value = self.value(out)
+        parts = [self.held[k] for k in step.inputs]
+        if _is_cut(value.states) or all(p.whole is not None for p in parts):
+            first, *others = (self._whole(k) for k in step.inputs)
+            for other in others:
+                first = first + other
+            self.held[out] = self._cut(out, first)
+            return
+        sums: list[Array | None] = []
+        for column in zip(*(p.pieces for p in parts), strict=True):
+            there = [piece for piece in column if piece is not None]
+            total = there[0] if there else None
+            for piece in there[1:]:
+                total = total + piece
+            sums.append(total)
+        self.held[out] = _Held(sums)
+
+    def _slice(self, step: Movement) -> _Held:
+        return self._recut(step)
+
+    def _all_gather(self, step: Movement) -> _Held:
+        return self._recut(step)
+
+    def _recut(self, step: Movement) -> _Held:
+        """Other views of what is there."""
+        source, out = self.held[step.inputs[0]], step.outputs[0]
+        if source.whole is not None:
+            return self._cut(out, source.whole)
+        # Partial along the other mesh axis: each line of devices has an array of its own.
+        before, after = self.value(step.inputs[0]), self.value(out)
+        pieces: list[Array | None] = [None] * self.n
+        for line in groups(self.mesh, step.mesh_axis):
+            there = [source.pieces[d] for d in line]
+            if all(piece is None for piece in there):
+                continue
+            local = self._line(before, line, step.mesh_axis, there)
+            for i, d in enumerate(line):
+                pieces[d] = _along(local, after, step.mesh_axis, i, self.mesh)
+        return _Held(pieces)
+
+    def _line(
+        self, value: Value, line: tuple[int, ...], m: int, there: Sequence[Array | None]
+    ) -> Array:
+        """What the devices of a line hold together: whole along the axis that they cut."""
+        state = value.states[m]
+        if not isinstance(state, Sharded):
+            return there[0]
+        axis = state.axis - value.space.ndim
+        real = value.real(self.mesh, self.coordinates[line[0]])
+        shape = [hi - lo for lo, hi in real]
+        shape[state.axis] = value.space.shape[state.axis]
+        local = arrays.zeros((*self.batch, *shape), value.space.dtype, self.like)
+        parts = []
+        for i, piece in enumerate(there):
+            lo, hi = real_range(value.space.shape[state.axis], self.mesh[m], i)
+            parts.append(arrays.narrow(local, axis, lo, hi) if piece is None else piece)
+        return arrays.namespace(*parts).concat(parts, axis=axis)
+
+    def _extend(self, step: Movement) -> _Held:
+        source, before = self.held[step.inputs[0]], self.value(step.inputs[0])
+        after = self.value(step.outputs[0])
+        m = step.mesh_axis
+        state = before.states[m]
+        pieces: list[Array | None] = [None] * self.n
+        for line in groups(self.mesh, m):
+            for i, d in enumerate(line):
+                piece = source.pieces[d]
+                if piece is None:
+                    continue
+                if isinstance(state, Replicated):
+                    pieces[d] = piece if i == 0 else None
+                else:
+                    assert isinstance(state, (Sharded, Windowed))
+                    shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
+                    wide = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+                    pieces[d] = _into(wide, piece, before, m, i, self.mesh)
+        return _Held(pieces)
+
+    def _reduced(self, step: Movement) -> _Held:
+        """Sums over the devices of each line, in their order; shares side by side."""
+        source, out = self.held[step.inputs[0]], step.outputs[0]
+        after, m = self.value(out), step.mesh_axis
+        lines = list(groups(self.mesh, m))
+        cut = isinstance(after.states[m], Sharded)
+        rest = [s for k, s in enumerate(after.states) if k != m]
+        single = not any(isinstance(s, Partial) for s in rest)
+        whole = self._empty(after) if single else None
+        in_place = whole is not None and _writable(whole)
+        pieces: list[Array | None] = [None] * self.n
+        seen: set[tuple[tuple[int, int], ...]] = set()
+        jobs: list[tuple[int, tuple[int, ...], int]] = []
+        for line in lines:
+            for i, d in enumerate(line if cut else line[:1]):
+                place = after.real(self.mesh, self.coordinates[d])
+                if whole is not None and place in seen:
+                    continue  # a copy of another line
+                seen.add(place)
+                jobs.append((d, line, i))
+
+        def task(number: int) -> None:
+            d, line, i = jobs[number]
+            total: Any = None
+            for other in line:
+                piece = source.pieces[other]
+                if piece is None:
+                    continue
+                part = _along(piece, after, m, i, self.mesh) if cut else piece
+                total = part if total is None else total + part
+            if total is None:
+                shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
+                total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+            if whole is not None and in_place:
+                _view(whole, after, self.mesh, self.coordinates[d])[...] = total
+                return
+            for other in (d,) if cut else line:
+                pieces[other] = total
+
+        self.spread(task, len(jobs))
+        if whole is None:
+            return _Held(pieces)
+        return self._cut(out, whole if in_place else self._assembled(pieces, after))
+
+    def _halo_add(self, step: Movement) -> _Held:
+        """Every owner adds up what the windows hold of its planes, in the order of devices."""
+        source, out = self.held[step.inputs[0]], step.outputs[0]
+        before, after = self.value(step.inputs[0]), self.value(out)
+        m = step.mesh_axis
+        window = before.states[m]
+        assert isinstance(window, Windowed)
+        n = after.space.shape[window.axis]
+        axis = window.axis - after.space.ndim
+        pieces: list[Array | None] = [None] * self.n
+        lines = list(groups(self.mesh, m))
+
+        def task(number: int) -> None:
+            d = number
+            line = next(line for line in lines if d in line)
+            shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
+            first, last = real_range(n, self.mesh[m], line.index(d))
+            total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+            for i, other in enumerate(line):
+                piece = source.pieces[other]
+                if piece is None:
+                    continue
+                lo, hi = window.planes(i, n)
+                for begin, end, shift in _overlaps(lo, hi, first, last, n, window.periodic):
+                    part = arrays.narrow(piece, axis, begin - lo, end - lo)
+                    total = _added(total, part, axis, begin + shift - first)
+            pieces[d] = total
+
+        self.spread(task, self.n)
+        if any(isinstance(s, (Partial, Windowed)) for s in after.states):
+            return _Held(pieces)
+        return self._cut(out, self._assembled(pieces, after))
+
+    def _halo(self, step: Movement) -> _Held:
+        return self._recut(step)
+
+    def _assembled(self, pieces: Sequence[Array | None], value: Value) -> Array:
+        """One array of what the devices own; copies are taken from the first."""
+        whole = self._empty(value)
+        seen = set()
+        for d, piece in enumerate(pieces):
+            place = value.real(self.mesh, self.coordinates[d])
+            if piece is None or place in seen:
+                continue
+            seen.add(place)
+            if _writable(whole):
+                _view(whole, value, self.mesh, self.coordinates[d])[...] = piece
+            else:
+                whole = whole.at[_index(place)].set(piece)
+        return whole
+
+
+_MOVES: dict[type, Callable[[_Machine, Any], _Held]] = {
+    Slice: _Machine._slice,
+    AllGather: _Machine._all_gather,
+    AllToAll: _Machine._recut,
+    Halo: _Machine._halo,
+    Extend: _Machine._extend,
+    AllReduce: _Machine._reduced,
+    ReduceScatter: _Machine._reduced,
+    HaloAdd: _Machine._halo_add,
+}
+
+
+def _readers(program: Program) -> dict[int, int]:
+    left = dict.fromkeys(range(len(program.values)), 0)
+    for step in program.steps:
+        for k in step.inputs:
+            left[k] += 1
+    for k in program.outputs:
+        left[k] += 1
+    return left
+
+
+def _is_cut(states: States) -> bool:
+    """Whether the devices' pieces lie side by side in one array."""
+    return not any(isinstance(s, (Partial, Windowed)) for s in states)
+
+
+def _writable(x: Array) -> bool:
+    return not arrays.is_jax(x)
+
+
+def _index(ranges: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    return (..., *(slice(lo, hi) for lo, hi in ranges)) if ranges else (...,)
+
+
+def _view(x: Array, value: Value, mesh: tuple[int, ...], at: tuple[int, ...]) -> Array:
+    """What a device sees of a whole array; around a ring a copy."""
+    ndim = value.space.ndim
+    for a, (lo, hi) in enumerate(value.real(mesh, at)):
+        n = value.space.shape[a]
+        if (lo, hi) == (0, n):
+            continue
+        x = _planes(x, a - ndim, lo, hi, n)
+    return x
+
+
+def _along(x: Array, value: Value, m: int, i: int, mesh: tuple[int, ...]) -> Array:
+    """The range of device `i` of a line, from an array that is whole along that axis."""
+    state = value.states[m]
+    if not isinstance(state, (Sharded, Windowed)):
+        return x
+    n = value.space.shape[state.axis]
+    lo, hi = state.planes(i, n) if isinstance(state, Windowed) else real_range(n, mesh[m], i)
+    return _planes(x, state.axis - value.space.ndim, lo, hi, n)
+
+
+def _planes(x: Array, axis: int, lo: int, hi: int, n: int) -> Array:
+    if lo >= 0 and hi <= n:
+        return arrays.narrow(x, axis, lo, hi)
+    parts = []
+    while lo < hi:
+        start = lo % n
+        stop = min(n, start + hi - lo)
+        parts.append(arrays.narrow(x, axis, start, stop))
+        lo += stop - start
+    return arrays.namespace(x).concat(parts, axis=axis)
+
+
+def _into(wide: Array, piece: Array, value: Value, m: int, i: int, mesh: tuple[int, ...]) -> Array:
+    state = value.states[m]
+    assert isinstance(state, (Sharded, Windowed))
+    n = value.space.shape[state.axis]
+    axis = state.axis - value.space.ndim
+    if isinstance(state, Sharded):
+        lo, _ = real_range(n, mesh[m], i)
+        return _added(wide, piece, axis, lo)
+    lo, hi = state.planes(i, n)
+    for begin, end, shift in _overlaps(lo, hi, 0, n, n, state.periodic):
+        part = arrays.narrow(piece, axis, begin - lo, end - lo)
+        wide = _added(wide, part, axis, begin + shift)
+    return wide
+
+
+def _added(wide: Array, part: Array, axis: int, at: int) -> Array:
+    """`wide` with `part` added from plane `at` of an axis on; in place where that is possible."""
+    stop = at + part.shape[axis]
+    if _writable(wide):
+        view = arrays.narrow(wide, axis, at, stop)
+        view += part
+        return wide
+    index = (..., slice(at, stop), *(slice(None),) * (-axis - 1))
+    return wide.at[index].add(part)
+
+
+def _overlaps(
+    lo: int, hi: int, first: int, last: int, n: int, periodic: bool
+) -> list[tuple[int, int, int]]:
+    """Pieces `[begin, end)` of `[lo, hi)` that fall, shifted, into `[first, last)`."""
+    shifts = [0]
+    if periodic and n:
+        shifts = [-k * n for k in range(lo // n, (hi - 1) // n + 1)]
+    found = []
+    for shift in shifts:
+        begin, end = max(lo, first - shift), min(hi, last - shift)
+        if begin < end:
+            found.append((begin, end, shift))
+    return found

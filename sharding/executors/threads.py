@@ -1,0 +1,26 @@
+"""Devices side by side on the pool of `linops.compiled.pool`, arrays in shared memory.
+
+The pool is the only source of parallelism: a kernel inside a worker runs its tiles in line.
+`LINOPS_NUM_THREADS` bounds it, so there may be more shares than threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from linops.arrays import Array
+from linops.compiled import pool
+from sharding.executors.shared import SharedEngine, run
+from sharding.program import Program
+
+__all__ = ["Engine"]
+
+
+class Engine(SharedEngine):
+    """Runs the devices of a step side by side."""
+
+    def _execute(
+        self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
+    ) -> list[Array]:
+        return run(program, inputs, self.blocks, pool.run, points)

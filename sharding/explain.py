@@ -1,0 +1,84 @@
+"""What a plan will do, as text: one line a step, with bytes and flops before anything runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sharding.memory import peaks
+from sharding.program import Compute, Movement, Program, Step
+from sharding.states import Windowed
+
+if TYPE_CHECKING:
+    from sharding.planner import Plan
+
+__all__ = ["explain"]
+
+_HEAD = ("step", "what", "where", "local shape", "dtype", "halo", "bytes moved", "flops", "memory")
+
+
+def explain(plan: Plan) -> str:
+    """The table of a plan."""
+    lines = [f"plan of {plan.operator.name}: {plan.operator.rule}"]
+    lines += [f"  {note}" for note in plan.notes]
+    lines.append(f"  mesh {dict(zip(plan.mesh.names, plan.mesh.shape, strict=True))}")
+    for side, placements in (
+        ("domain", plan.domain_placements),
+        ("codomain", plan.codomain_placements),
+    ):
+        lines.append(f"  {side}: " + "; ".join(map(str, placements)))
+    held = plan.footprint
+    lines.append(
+        f"  memory a device: {held.resident:,} bytes resident, {held.peak:,} at the peak "
+        f"({held.step})"
+    )
+    if plan.machine.shared:
+        lines.append("  shared memory: shares and halos are views, only sums of parts are copied")
+    lines += ["", "forward", *_table(plan.forward)]
+    if plan.adjoint is not None:
+        lines += ["", "adjoint", *_table(plan.adjoint)]
+    return "\n".join(lines)
+
+
+def _table(program: Program) -> list[str]:
+    rows: list[tuple[str, ...]] = [_HEAD]
+    total = 0
+    for step, held in zip(program.steps, peaks(program), strict=True):
+        total += program.volume(step)
+        rows.append(_row(program, step, held))
+    rows.append(("total", "", "", "", "", "", f"{total:,}", "", ""))
+    widths = [max(len(row[c]) for row in rows) for c in range(len(_HEAD))]
+    return [
+        "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _row(program: Program, step: Step, held: int) -> tuple[str, ...]:
+    what, flops, halo = "", "", ""
+    if isinstance(step, Compute):
+        name = step.operator.name + (".H" if step.adjoint else "")
+        cuts = [cut for cut in step.cuts if cut is not None]
+        what = f"{name} by {', '.join(cuts)}" if cuts else f"{name} whole"
+        flops = f"{step.operator.cost().flops:.3g}"
+    elif isinstance(step, Movement):
+        what = f"mesh axis {step.mesh_axis}"
+        for k in (*step.outputs, *step.inputs):
+            state = program.values[k].states[step.mesh_axis]
+            if isinstance(state, Windowed):
+                lo, hi = state.padded[0]
+                # The next share starts where this one ends.
+                end = state.padded[1][0] - lo if len(state.padded) > 1 else hi
+                halo = f"{max(-lo, 0)}+{max(hi - end, 0)}" + ("*" if state.periodic else "")
+                break
+    value = program.values[step.outputs[0]]
+    return (
+        step.kind,
+        what,
+        "x".join(map(str, value.states)),
+        str(value.local_shape(program.mesh)),
+        str(value.space.dtype),
+        halo,
+        f"{program.volume(step):,}",
+        flops,
+        f"{held:,}",
+    )

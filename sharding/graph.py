@@ -1,0 +1,155 @@
+"""A composition as a graph of leaves: what the planner assigns states to.
+
+Products, sums, stacks, grams and functionals of operators are taken apart; whatever else has a
+rule is a leaf. Members of product spaces are edges of their own. Nothing here knows a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linops.algebra.gram import Gram
+from linops.algebra.nonlinear import Composition, Multiple, NonlinearSum
+from linops.algebra.product import Product
+from linops.algebra.scaled import Scaled
+from linops.algebra.stacks import BlockDiagonal, HStack, VStack
+from linops.algebra.sums import Sum
+from linops.elementary.identity import Identity
+from linops.functionals.combined import ScaledFunctional, SumFunctional
+from linops.functionals.composed import ComposedFunctional
+from linops.functionals.functional import Functional
+from linops.operator import Operator
+from linops.space import AnySpace, Space
+
+__all__ = ["Graph", "Node", "flatten"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A leaf, or where `operator` is None the sum of its inputs."""
+
+    operator: Operator | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Edges by their spaces, nodes in an order in which they can run."""
+
+    edges: tuple[Space, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def readers(self, edge: int) -> int:
+        """How often an edge is read, by nodes and as an output."""
+        return sum(node.inputs.count(edge) for node in self.nodes) + self.outputs.count(edge)
+
+    @property
+    def leaves(self) -> tuple[Operator, ...]:
+        """The operators of the nodes, in order."""
+        return tuple(node.operator for node in self.nodes if node.operator is not None)
+
+
+def flatten(operator: Operator) -> Graph:
+    """The graph of an operator or functional."""
+    builder = _Builder()
+    inputs = [builder.edge(space) for space in operator.domain.members]
+    outputs = builder.trace(operator, tuple(inputs))
+    return Graph(tuple(builder.edges), tuple(builder.nodes), tuple(inputs), outputs)
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.edges: list[Space] = []
+        self.nodes: list[Node] = []
+        self._seen: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def edge(self, space: Space) -> int:
+        self.edges.append(space)
+        return len(self.edges) - 1
+
+    def trace(self, operator: Any, ins: tuple[int, ...]) -> tuple[int, ...]:
+        key = (id(operator), ins)
+        if key not in self._seen:
+            self._seen[key] = self._traced(operator, ins)
+        return self._seen[key]
+
+    def _traced(self, operator: Any, ins: tuple[int, ...]) -> tuple[int, ...]:
+        if isinstance(operator, (Product, Composition)):
+            for term in reversed(operator.terms):
+                ins = self.trace(term, ins)
+            return ins
+        if isinstance(operator, Gram):
+            return self.trace(operator.product, ins)
+        if isinstance(operator, (Sum, NonlinearSum, SumFunctional)):
+            return self._added([self.trace(term, ins) for term in operator.terms])
+        if isinstance(operator, VStack):
+            return tuple(k for term in operator.terms for k in self.trace(term, ins))
+        if isinstance(operator, HStack):
+            return self._added(
+                [self.trace(term, part) for term, part in _dealt(operator.terms, ins)]
+            )
+        if isinstance(operator, BlockDiagonal):
+            return tuple(
+                k for term, part in _dealt(operator.terms, ins) for k in self.trace(term, part)
+            )
+        if isinstance(operator, ComposedFunctional):
+            return self.trace(operator.outer, self.trace(operator.inner, ins))
+        if isinstance(operator, (Scaled, Multiple, ScaledFunctional)) and _is_node(operator.base):
+            factor = operator.factor if isinstance(operator, ScaledFunctional) else operator.scalar
+            outs = self.trace(operator.base, ins)
+            return tuple(self._leaf(factor * Identity(self.edges[k]), (k,))[0] for k in outs)
+        return self._leaf(operator, ins)
+
+    def _leaf(self, operator: Operator, ins: tuple[int, ...]) -> tuple[int, ...]:
+        # Values of functionals are sums: they are added up in float64.
+        spaces = (Space((), "float64"),) if isinstance(operator, Functional) else None
+        outs = tuple(self.edge(space) for space in spaces or operator.codomain.members)
+        self.nodes.append(Node(operator, ins, outs))
+        return outs
+
+    def _added(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        if len(parts) == 1:
+            return parts[0]
+        outs = []
+        for column in zip(*parts, strict=True):
+            out = self.edge(self.edges[column[0]])
+            self.nodes.append(Node(None, tuple(column), (out,)))
+            outs.append(out)
+        return tuple(outs)
+
+
+_NODES = (
+    Product,
+    Composition,
+    Gram,
+    Sum,
+    NonlinearSum,
+    SumFunctional,
+    VStack,
+    HStack,
+    BlockDiagonal,
+    ComposedFunctional,
+)
+
+
+def _is_node(operator: Any) -> bool:
+    if isinstance(operator, (Scaled, Multiple, ScaledFunctional)):
+        return _is_node(operator.base)
+    return isinstance(operator, _NODES)
+
+
+def _dealt(
+    terms: Sequence[Operator], ins: tuple[int, ...]
+) -> list[tuple[Operator, tuple[int, ...]]]:
+    dealt, start = [], 0
+    for term in terms:
+        space: AnySpace = term.domain
+        count = len(space.members)
+        dealt.append((term, ins[start : start + count]))
+        start += count
+    return dealt

@@ -1,0 +1,57 @@
+"""Where arrays live: one file for each kind of devices, behind one small protocol.
+
+Together with `linops/arrays.py` this is the only door through which arrays reach a device.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sharding.placement import Placement
+
+__all__ = ["Home", "home_of"]
+
+
+class Home(Protocol):
+    """What a kind of devices does with a `Placement`."""
+
+    def put(self, placement: Placement, x: Any) -> Any:
+        """`x`, of the real shape, on its devices with a zero tail."""
+
+    def gather(self, placement: Placement, x: Any) -> Any:
+        """The array of the real shape."""
+
+    def holds(self, placement: Placement, x: Any) -> bool:
+        """Whether `x` has this placement."""
+
+    def full(
+        self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any
+    ) -> Any:
+        """`value` in the real entries, zero in the padding, made share by share."""
+
+    def mask(self, placement: Placement, ndim: int) -> Any:
+        """True at real entries."""
+
+    def sharding(self, placement: Placement, ndim: int) -> Any:
+        """The devices' own word for the placement."""
+
+    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
+        """`linops.reductions.dot` of two elements over all devices, padding left out."""
+
+
+_FILES = {
+    "threads": "shared_memory",
+    "described": "described",
+    "jax": "jax_devices",
+    "torch": "torch_ranks",
+}
+
+
+def home_of(device: Any) -> Home:
+    """The home of devices like this one."""
+    from sharding.devices import family
+
+    home: Home = import_module(f"sharding.homes.{_FILES[family(device)]}").HOME
+    return home

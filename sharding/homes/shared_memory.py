@@ -1,0 +1,56 @@
+"""Arrays that all workers of this process see: they stay whole, of the real shape, where they are.
+
+A share is a view; there is no padding, so nothing has to be kept inert.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.reductions import dot
+
+if TYPE_CHECKING:
+    from sharding.placement import Placement
+
+__all__ = ["HOME", "SharedMemory"]
+
+
+class SharedMemory:
+    """Worker threads."""
+
+    def put(self, placement: Placement, x: Any) -> Any:
+        """`x` itself."""
+        return x
+
+    def gather(self, placement: Placement, x: Any) -> Any:
+        """`x` itself."""
+        placement.check(x)
+        return x
+
+    def holds(self, placement: Placement, x: Any) -> bool:
+        """Whether the cut axes have their real sizes."""
+        return arrays.is_array(x) and placement.real_shape(tuple(x.shape)) == tuple(x.shape)
+
+    def full(
+        self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any
+    ) -> Any:
+        """An array of the real shape."""
+        made = arrays.zeros(shape, dtype, arrays.exemplar(like))
+        return made if isinstance(value, (int, float)) and value == 0 else made + value
+
+    def mask(self, placement: Placement, ndim: int) -> Any:
+        """All true: there is no padding."""
+        return np.ones((1,) * ndim, bool)
+
+    def sharding(self, placement: Placement, ndim: int) -> None:
+        """None."""
+
+    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
+        """The inner product of whole arrays."""
+        return dot(a, b, ndim, host)
+
+
+HOME = SharedMemory()

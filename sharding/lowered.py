@@ -1,0 +1,238 @@
+"""Lowered operators: of the same kind as what was planned, on the devices of the plan.
+
+They map placed elements to placed elements. A plain array of the real shape is put on entry, and
+then the result is gathered on exit. How a program runs is an engine's business
+(`sharding/executors/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from linops import arrays
+from linops.functionals.functional import Functional
+from linops.operator import LinearOperator, Operator
+from linops.space import ProductSpace
+from sharding.executors import Engine, engine_of
+from sharding.planner import Plan, states_of
+from sharding.program import Program, reverse
+from sharding.spaces import placed_space
+from sharding.states import REPLICATED, Sharded, States
+
+__all__ = ["Lowered", "LoweredFunctional", "LoweredOperator", "is_lowered", "lower"]
+
+
+def lower(plan: Plan) -> Lowered | LoweredOperator | LoweredFunctional:
+    """The operator of a plan, lowered."""
+    if isinstance(plan.operator, Functional):
+        return LoweredFunctional(plan)
+    if isinstance(plan.operator, LinearOperator):
+        return Lowered(plan)
+    return LoweredOperator(plan)
+
+
+def is_lowered(operator: Operator) -> bool:
+    """Whether an operator runs by a plan already."""
+    return isinstance(operator, (Lowered, LoweredOperator, LoweredFunctional))
+
+
+class Lowered(LinearOperator):
+    """A linear operator on the devices of a plan."""
+
+    plan: Plan
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(
+        self, plan: Plan, engine: Engine | None = None, adjoint: Program | None = None
+    ) -> None:
+        _set_up(self, plan)
+        self._engine_given = engine
+        self._adjoint_program = plan.adjoint if adjoint is None else adjoint
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._engine_given or engine_of(self.plan)
+
+    @property
+    def local(self) -> Any:
+        """The same operator on this rank's parts, for `torch.func`."""
+        return self._engine.local(self)
+
+    def gram(self, weights: Any = None) -> LinearOperator:
+        """`A.H @ W @ A`, lowered with the same placements; weights plain or placed."""
+        if weights is not None and not isinstance(weights, Operator):
+            weights = _gathered(weights, self.codomain)
+        entries = _states(self.plan.domain_placements)
+        base = self.plan.operator
+        assert isinstance(base, LinearOperator)
+        return lower(self.plan.again(base.gram(weights), entries=entries, exits=entries))  # type: ignore[return-value]
+
+    def _apply(self, x: Any) -> Any:
+        return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        assert self._adjoint_program is not None
+        return _mapped(y, self.codomain, self.domain, self._adjoint_program, self._engine)
+
+    def _make_conjugate(self) -> LinearOperator:
+        base = self.plan.operator
+        assert isinstance(base, LinearOperator)
+        again = self.plan.again(
+            base.conj(),
+            entries=_states(self.plan.domain_placements),
+            exits=_states(self.plan.codomain_placements),
+        )
+        return lower(again)  # type: ignore[return-value]
+
+    def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator | None:
+        base, ndim = self.plan.operator, getattr(self.domain, "ndim", 0)
+        assert isinstance(base, LinearOperator)
+        others = [a for a in range(ndim) if a not in {axis % ndim for axis in axes}]
+        entries = []
+        for states in _states(self.plan.domain_placements):
+            entries.append(
+                tuple(
+                    Sharded(others.index(s.axis))
+                    if isinstance(s, Sharded) and s.axis in others
+                    else REPLICATED
+                    for s in states
+                )
+            )
+        again = self.plan.again(
+            base.columns(index, axes),
+            entries=entries,
+            exits=_states(self.plan.codomain_placements),
+        )
+        return lower(again)  # type: ignore[return-value]
+
+    def _diagonal(self) -> Any:
+        base = self.plan.operator
+        assert isinstance(base, LinearOperator)
+        found = base._diagonal()
+        return None if found is None else _put(found, self.domain)
+
+    def _gram_diagonal(self, weights: Any) -> Any:
+        base = self.plan.operator
+        assert isinstance(base, LinearOperator)
+        plain = None if weights is None else _gathered(weights, self.codomain)
+        found = base._gram_diagonal(plain)
+        return None if found is None else _put(found, self.domain)
+
+    def _cost(self) -> Any:
+        return self.plan.operator.cost()
+
+
+class LoweredOperator(Operator):
+    """A nonlinear operator on the devices of a plan."""
+
+    plan: Plan
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, plan: Plan) -> None:
+        _set_up(self, plan)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return engine_of(self.plan)
+
+    def _apply(self, x: Any) -> Any:
+        return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        parts = [space.put(part) for space, part in _pairs(x, self.domain)]
+        engine = self._engine.linearised(self.plan.forward, parts)
+        return Lowered(self.plan, engine, reverse(self.plan.forward))
+
+    def _cost(self) -> Any:
+        return self.plan.operator.cost()
+
+
+class LoweredFunctional(Functional):
+    """A functional on the devices of a plan: its value is global."""
+
+    batched = True
+
+    def __init__(self, plan: Plan) -> None:
+        domain = placed_space(plan.operator.domain, plan.domain_placements, plan)
+        super().__init__(domain, name=plan.operator.name)
+        self.plan = plan
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return engine_of(self.plan)
+
+    @property
+    def base(self) -> Functional:
+        """What was planned."""
+        assert isinstance(self.plan.operator, Functional)
+        return self.plan.operator
+
+    def surrogate(self, x: Any) -> LinearOperator:
+        """The surrogate at x, lowered with the same placement."""
+        made = self.base.surrogate(_gathered(x, self.domain))
+        entries = _states(self.plan.domain_placements)
+        return lower(self.plan.again(made, entries=entries, exits=entries))  # type: ignore[return-value]
+
+    def _value(self, x: Any) -> Any:
+        parts = [space.put(part) for space, part in _pairs(x, self.domain)]
+        return self._engine.run(self.plan.forward, parts)[0]
+
+    def _make_gradient(self) -> Operator:
+        entries = _states(self.plan.domain_placements)
+        return lower(self.plan.again(self.base.gradient, entries=entries, exits=entries))
+
+    def _gradient(self, x: Any) -> Any:
+        return self.gradient(x)
+
+    def _prox(self, x: Any, step: Any) -> Any:
+        placed = _is_placed(x, self.domain)
+        found = self.base._prox(_gathered(x, self.domain), step)
+        return _put(found, self.domain) if placed else found
+
+
+def _set_up(operator: Any, plan: Plan) -> None:
+    base = plan.operator
+    domain = placed_space(base.domain, plan.domain_placements, plan)
+    codomain = placed_space(base.codomain, plan.codomain_placements, plan)
+    Operator.__init__(
+        operator, domain, codomain, precision=base.precision, name=base.name, tags=base.tags
+    )
+    operator.plan = plan
+
+
+def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
+    placed = _is_placed(x, source)
+    parts = [space.put(part) for space, part in _pairs(x, source)]
+    made = engine.run(program, parts)
+    if not placed:
+        made = [space.gather(part) for space, part in zip(target.members, made, strict=True)]
+    return tuple(made) if isinstance(target, ProductSpace) else made[0]
+
+
+def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:
+    parts = x if isinstance(space, ProductSpace) else (x,)
+    return list(zip(space.members, parts, strict=True))
+
+
+def _is_placed(x: Any, space: Any) -> bool:
+    return all(member.placement.holds(part) for member, part in _pairs(x, space))
+
+
+def _gathered(x: Any, space: Any) -> Any:
+    if isinstance(space, ProductSpace):
+        return tuple(member.gather(part) for member, part in _pairs(x, space))
+    return space.gather(x) if arrays.is_array(x) else x
+
+
+def _put(x: Any, space: Any) -> Any:
+    if isinstance(space, ProductSpace):
+        return tuple(member.put(part) for member, part in _pairs(x, space))
+    return space.put(x)
+
+
+def _states(placements: Sequence[Any]) -> list[States]:
+    return [states_of(placement) for placement in placements]

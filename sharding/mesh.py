@@ -1,0 +1,83 @@
+"""Devices in a row or a rectangle, with a name for each of its axes.
+
+A mesh is static data: it compares by value, pickles where its devices do, and is never ambient.
+Which devices there are is in `sharding/devices.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from linops.errors import PlacementError
+
+__all__ = ["Mesh"]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Devices on a grid of one or two axes, the last axis fastest.
+
+    Attributes
+    ----------
+    devices
+        All devices, flat.
+    shape
+        Devices along each axis of the mesh.
+    names
+        A name for each axis of the mesh, such as `("view", "z")`.
+
+    Raises
+    ------
+    PlacementError
+        For a shape that does not hold the devices, or a device that stands there twice.
+    """
+
+    devices: tuple[Any, ...]
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (1, 2) or len(self.names) != len(self.shape):
+            raise PlacementError(
+                f"a mesh has one or two axes with a name each, got {self.shape} and {self.names}"
+            )
+        if math.prod(self.shape) != len(self.devices):
+            raise PlacementError(
+                f"a mesh of shape {self.shape} has {math.prod(self.shape)} devices, got "
+                f"{len(self.devices)}"
+            )
+        if len(set(self.devices)) != len(self.devices):
+            raise PlacementError(f"a device stands twice in {list(self.devices)}; name each once")
+
+    @classmethod
+    def row(cls, devices: tuple[Any, ...], name: str = "devices") -> Mesh:
+        """A mesh of one axis."""
+        return cls(tuple(devices), (len(devices),), (name,))
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+    @cached_property
+    def coordinates(self) -> tuple[tuple[int, ...], ...]:
+        """The place of each device on the mesh, in the order of `devices`."""
+        return tuple(product(*(range(n) for n in self.shape)))
+
+    def groups(self, axis: int) -> Iterator[tuple[int, ...]]:
+        """The devices that differ in one coordinate only, in its order, by number."""
+        yield from groups(self.shape, axis)
+
+
+def groups(shape: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
+    """For each line of a mesh along one axis the numbers of its devices, in order."""
+    strides = [math.prod(shape[m + 1 :]) for m in range(len(shape))]
+    others = [range(n) if m != axis else range(1) for m, n in enumerate(shape)]
+    for corner in product(*others):
+        base = sum(c * s for c, s in zip(corner, strides, strict=True))
+        yield tuple(base + i * strides[axis] for i in range(shape[axis]))

@@ -1,0 +1,144 @@
+"""What `partition=` asks for: names of axes, one for each mesh axis, checked against the leaves.
+
+Names are those of the leaves' rules, inner edges included, or of their spaces. A name binds its
+mesh axis wherever a leaf has it; elsewhere the planner is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from linops.errors import PlacementError
+from linops.operator import Operator
+from linops.rule import Relation
+from sharding.graph import Graph
+from sharding.options import Option, options
+
+__all__ = ["Request", "near_square", "request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Names of the mesh axes and their devices; empty where everything is free."""
+
+    names: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Devices along each mesh axis; empty where their number is free."""
+        return tuple(self.sizes[name] for name in self.names if name in self.sizes)
+
+    def allows(self, m: int, leaf: Operator, way: Option) -> bool:
+        """Whether a leaf may run so along mesh axis `m`."""
+        if not self.names:
+            return True
+        mine = _names_in(leaf, self.names[m])
+        if mine:
+            return way.cut in mine
+        others = {
+            name for k, other in enumerate(self.names) if k != m for name in _names_in(leaf, other)
+        }
+        return way.cut not in others
+
+
+def request(graph: Graph, partition: Any, devices: int | None) -> Request:
+    """The request that `partition=` makes of a graph, for so many devices (None: free).
+
+    Raises
+    ------
+    PlacementError
+        For a name that no leaf has or that must not be split, or sizes whose product is another
+        than the number of devices.
+    """
+    if isinstance(partition, str):
+        if partition == "auto":
+            return Request((), {})
+        _check(graph, partition)
+        return Request((partition,), {} if devices is None else {partition: devices})
+    if not isinstance(partition, Mapping) or not 1 <= len(partition) <= 2:
+        raise PlacementError(
+            f"partition is {partition!r}; it is 'auto', the name of an axis, or a mapping of one "
+            "or two names to numbers of devices"
+        )
+    names = tuple(partition)
+    for name in names:
+        _check(graph, name)
+    sizes = _sizes(partition, devices)
+    if devices is not None and math.prod(sizes.values()) != devices:
+        raise PlacementError(
+            f"partition {dict(partition)} takes {math.prod(sizes.values())} devices, there are "
+            f"{devices}; name sizes whose product is that, or None for a near-square one"
+        )
+    return Request(names, sizes)
+
+
+def near_square(n: int) -> tuple[int, int]:
+    """V, S with V S = n, S the largest divisor of n that is at most isqrt(n)."""
+    small = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
+    return n // small, small
+
+
+def _sizes(partition: Mapping[str, Any], devices: int | None) -> dict[str, int]:
+    for name, size in partition.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise PlacementError(f"partition gives {name!r} {size!r} devices; give a count or None")
+    free = [name for name, size in partition.items() if size is None]
+    if free and devices is None:
+        raise PlacementError(
+            f"partition {dict(partition)} leaves sizes open; name the devices then"
+        )
+    given = math.prod(size for size in partition.values() if size is not None)
+    sizes = {name: size for name, size in partition.items() if size is not None}
+    if not free:
+        return sizes
+    assert devices is not None
+    if devices % given:
+        raise PlacementError(
+            f"partition {dict(partition)}: {devices} devices are no multiple of {given}"
+        )
+    rest = devices // given
+    shares = near_square(rest) if len(free) == 2 else (rest,)
+    return {**sizes, **dict(zip(free, shares, strict=True))}
+
+
+def _check(graph: Graph, name: str) -> None:
+    having = [leaf for leaf in graph.leaves if _named(leaf, name)]
+    splittable = sorted(
+        {way.cut for leaf in graph.leaves for way in options(leaf, 1) if way.cut is not None}
+    )
+    if not having:
+        raise PlacementError(
+            f"no leaf has an axis {name!r} ({', '.join(leaf.name for leaf in graph.leaves)}); "
+            f"axes that may be split: {', '.join(splittable) or 'none'}"
+        )
+    for leaf in having:
+        if not _names_in(leaf, name):
+            raise PlacementError(
+                f"{leaf.name} must not be split along {name!r}: its rule is '{leaf.rule}'; axes "
+                f"that may be split: {', '.join(splittable) or 'none'}"
+            )
+
+
+def _named(leaf: Operator, name: str) -> set[str]:
+    """The names in the leaf's rule of an axis called so there or in one of its spaces."""
+    if name in leaf.rule.names:
+        return {name}
+    found = set()
+    for rows, space in ((leaf.rule.domain, leaf.domain), (leaf.rule.codomain, leaf.codomain)):
+        for row, member in zip(rows, space.members, strict=True):
+            if member.axes and name in member.axes:
+                found.add(row[member.axes.index(name)].name)
+    return found
+
+
+def _names_in(leaf: Operator, name: str) -> set[str]:
+    legal = {way.cut for way in options(leaf, 1)}
+    return {
+        own
+        for own in _named(leaf, name)
+        if leaf.rule.relation(own) is not Relation.WHOLE and own in legal
+    }

@@ -1,0 +1,120 @@
+"""Spaces whose elements live on devices: real shapes, and inner products that leave padding out.
+
+They are what solvers see of a placement. An element is an array on its devices, or a plain array
+of the real shape, which operators put there on entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.operator import Operator
+from linops.space import AnySpace, ProductSpace, Space
+from sharding.placement import Placement
+
+if TYPE_CHECKING:
+    from sharding.planner import Plan
+
+__all__ = ["PlacedProductSpace", "PlacedSpace", "placed_space"]
+
+
+class PlacedSpace(Space):
+    """A `Space` and the placement of its elements."""
+
+    placement: Placement
+    _plan: Plan
+
+    def __init__(self, space: Space, placement: Placement, plan: Plan) -> None:
+        super().__init__(space.shape, space.dtype, space.axes, space.spacing)
+        object.__setattr__(self, "placement", placement)
+        object.__setattr__(self, "_plan", plan)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PlacedSpace):
+            return NotImplemented
+        return bool(self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> Any:
+        return self.shape, self.dtype, self.axes, self.spacing, self.placement
+
+    def with_dtype(self, dtype: Any) -> Space:
+        """The same placement with entries of another dtype."""
+        plain = Space(self.shape, dtype, self.axes, self.spacing)
+        return PlacedSpace(plain, self.placement, self._plan)
+
+    def put(self, x: Array) -> Array:
+        """`x`, of the real shape, on the devices; one that is there is returned as it is."""
+        return self.placement.put(x)
+
+    def gather(self, x: Array) -> Array:
+        """The array of the real shape."""
+        return self.placement.gather(x) if self.placement.holds(x) else x
+
+    def zeros(self, like: Any = None) -> Array:
+        """Zeros, made on the devices."""
+        return self._zeros((), like)
+
+    def ones(self, like: Any = None) -> Array:
+        """Ones in the real entries."""
+        return self.placement.home.full(self.placement, self.shape, self.dtype, 1, like)
+
+    def random(self, seed: int | np.random.Generator, like: Any = None) -> Array:
+        """The numbers of `Space.random`, whatever the number of devices."""
+        exemplar = arrays.exemplar(like)
+        plain = like if exemplar is None or not self.placement.holds(exemplar) else None
+        return self.put(super().random(seed, plain))
+
+    def check_shape(self, x: Array, owner: str) -> None:
+        """Raise unless `x` is an element, on the devices or plain."""
+        if not (arrays.is_array(x) and self.placement.holds(x)):
+            super().check_shape(x, owner)
+
+    def lower(self, operator: Operator) -> Operator:
+        """`operator` on this placement; where it maps the space to itself, its result too."""
+        return _lowered(self, operator)
+
+    def _zeros(self, batch: tuple[int, ...], like: Any) -> Array:
+        shape = (*batch, *self.shape)
+        return self.placement.home.full(self.placement, shape, self.dtype, 0, like)
+
+    def _dot(self, a: Array, b: Array, host: bool) -> Any:
+        return self.placement.home.dot(self.placement, a, b, self.ndim, host)
+
+
+class PlacedProductSpace(ProductSpace):
+    """A `ProductSpace` of placed members."""
+
+    def lower(self, operator: Operator) -> Operator:
+        """`operator` on these placements."""
+        return _lowered(self, operator)
+
+    def with_dtype(self, dtype: Any) -> ProductSpace:
+        """The same placements with entries of another dtype."""
+        return PlacedProductSpace([space.with_dtype(dtype) for space in self.spaces])
+
+
+def placed_space(space: AnySpace, placements: Sequence[Placement], plan: Plan) -> AnySpace:
+    """The space with the placements of its members."""
+    placed = [PlacedSpace(m, p, plan) for m, p in zip(space.members, placements, strict=True)]
+    return PlacedProductSpace(placed) if isinstance(space, ProductSpace) else placed[0]
+
+
+def _lowered(space: Any, operator: Operator) -> Operator:
+    from sharding.lowered import is_lowered, lower
+    from sharding.planner import states_of
+
+    if is_lowered(operator):
+        return operator
+    entries = [states_of(member.placement) for member in space.members]
+    exits = entries if operator.codomain.shape == space.shape else None
+    lowered: Operator = lower(space.members[0]._plan.again(operator, entries=entries, exits=exits))
+    return lowered

@@ -1,0 +1,121 @@
+"""How an array lies on a mesh: one state for each mesh axis, and what leads from one to another.
+
+    replicated   every device holds the whole
+    sharded      device i holds its share of one array axis
+    windowed     its share of that axis, with the planes beside it that the next operator reads
+    partial      every device holds a summand of the whole
+
+Seen globally a movement is the identity: only the state changes. Its adjoint runs between the
+dual states; sharded and windowed are their own duals, replicated and partial change places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "PARTIAL",
+    "REPLICATED",
+    "Partial",
+    "Replicated",
+    "Sharded",
+    "State",
+    "States",
+    "Windowed",
+    "dual",
+    "real_range",
+    "share_of",
+]
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """The whole on every device."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A summand on every device."""
+
+    def __str__(self) -> str:
+        return "P"
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Equal shares of one array axis, the last ones padded."""
+
+    axis: int
+
+    def __str__(self) -> str:
+        return f"S{self.axis}"
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A range of planes of one array axis on each device.
+
+    Attributes
+    ----------
+    axis
+        The array axis, counted from the first axis of the space.
+    ranges
+        For each device the planes `[lo, hi)`, uncut, that the real part of its share needs.
+    padded
+        The same for its whole share, padding included; all have one length.
+    periodic
+        Whether planes beyond an end are those of the other end.
+    """
+
+    axis: int
+    ranges: tuple[tuple[int, int], ...]
+    padded: tuple[tuple[int, int], ...]
+    periodic: bool = False
+
+    def __str__(self) -> str:
+        return f"W{self.axis}"
+
+    def planes(self, i: int, n: int) -> tuple[int, int]:
+        """The planes that device `i` holds of `n`: cut at the ends, uncut around a ring."""
+        lo, hi = self.ranges[i]
+        if self.periodic:
+            return lo, hi
+        lo = min(max(lo, 0), n)
+        return lo, min(max(hi, lo), n)
+
+
+State = Replicated | Partial | Sharded | Windowed
+States = tuple[State, ...]
+
+REPLICATED = Replicated()
+PARTIAL = Partial()
+
+
+def dual(state: State) -> State:
+    """The state of the cotangent of a value in `state`."""
+    if isinstance(state, Replicated):
+        return PARTIAL
+    if isinstance(state, Partial):
+        return REPLICATED
+    return state
+
+
+def share_of(n: int, devices: int) -> int:
+    """Planes of one share when `n` planes are cut for `devices`."""
+    return math.ceil(n / devices)
+
+
+def real_range(n: int, devices: int, i: int) -> tuple[int, int]:
+    """The planes of `n` that device `i` of `devices` owns; the last shares may be empty."""
+    share = share_of(n, devices)
+    return min(i * share, n), min((i + 1) * share, n)
+
+
+def sharded_axes(states: Sequence[State]) -> tuple[int | None, ...]:
+    """For each mesh axis the array axis that it cuts, None where it cuts none."""
+    return tuple(s.axis if isinstance(s, (Sharded, Windowed)) else None for s in states)
