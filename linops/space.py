@@ -204,6 +204,10 @@ class Space:
         """`x` itself; a placed space puts it on its devices."""
         return x
 
+    def lives_apart(self, x: Array) -> bool:
+        """Whether `x` lies on the devices of a placed space, apart from plain arrays."""
+        return False
+
     def gather(self, x: Array) -> Array:
         """`x` itself; a placed space takes it from its devices."""
         return x
@@ -278,6 +282,14 @@ class ProductSpace:
         """The tuple of zero elements."""
         like = _one(like)
         return tuple(space.zeros(like) for space in self.spaces)
+
+    def put(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Every member put where it lives."""
+        return tuple(space.put(part) for space, part in zip(self.spaces, x, strict=True))
+
+    def gather(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Every member as a plain array."""
+        return tuple(space.gather(part) for space, part in zip(self.spaces, x, strict=True))
 
     def ones(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of elements of ones."""

@@ -55,6 +55,10 @@ class PlacedSpace(Space):
         """`x`, of the real shape, on the devices; one that is there is returned as it is."""
         return self.placement.put(x)
 
+    def lives_apart(self, x: Array) -> bool:
+        """Whether `x` lies on devices that have arrays of their own."""
+        return self.placement.home.apart and self.placement.holds(x)
+
     def gather(self, x: Array) -> Array:
         """The array of the real shape."""
         return self.placement.gather(x) if self.placement.holds(x) else x

@@ -60,14 +60,14 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
             raise DTypeError(f"{name} is {part.dtype}; the operator's space is {member.dtype}")
         if hasattr(part, "detach"):
             part = part.detach()
-        if like is not None:
+        if like is not None and not member.lives_apart(part):
             part = arrays.convert(part, first(like))
         part = arrays.cast(part, member.dtype)
         if type(part) is np.ndarray:
             part = np.array(part)
         elif not arrays.is_jax(part):
             part = arrays.namespace(part).asarray(part, copy=True)
-        copies.append(part)
+        copies.append(member.put(part))
     return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
 
 
@@ -97,7 +97,7 @@ def batch_of(x: Any, space: AnySpace) -> tuple[int, ...]:
 
 def zeros(space: AnySpace, batch: tuple[int, ...], like: Any) -> Any:
     """Zeros with batch axes in front."""
-    made = [arrays.zeros((*batch, *m.shape), m.dtype, first(like)) for m in space.members]
+    made = [member._zeros(batch, first(like)) for member in space.members]
     return tuple(made) if isinstance(space, ProductSpace) else made[0]
 
 

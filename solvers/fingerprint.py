@@ -38,10 +38,8 @@ def array_digest(x: Any) -> str:
 
 
 def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
-    if (
-        value is None
-        or (isinstance(value, (bool, int, float, complex, str, bytes))
-        and not isinstance(value, Enum))
+    if value is None or (
+        isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(value, Enum)
     ):
         digest.update(f"{type(value).__name__}:{value!r};".encode())
         return

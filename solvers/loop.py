@@ -77,6 +77,10 @@ class Run:
         every = controls.positive_count("checkpoint_every", checkpoint_every)
         kept = None if keep is None else controls.positive_count("keep", keep)
         self.A = A
+        self._plain = not all(
+            member.lives_apart(part)
+            for member, part in zip(A.codomain.members, y if isinstance(y, tuple) else (y,))
+        )
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)
         require_finite(self.y, "y")
@@ -198,7 +202,7 @@ class Run:
         ended = [self._reasons[index] for index in np.ndindex(*self.batch)]
         reasons, converged = [reason for reason, _ in ended], [met for _, met in ended]
         return SolverResult(
-            solution=self.x,
+            solution=self.A.domain.gather(self.x) if self._plain else self.x,
             iterations=self.iteration,
             residual_history=rows,
             converged=converged if self.batch else converged[0],

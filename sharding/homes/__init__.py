@@ -17,6 +17,10 @@ __all__ = ["Home", "home_of"]
 class Home(Protocol):
     """What a kind of devices does with a `Placement`."""
 
+    @property
+    def apart(self) -> bool:
+        """Whether its arrays are others than the user's plain ones."""
+
     def put(self, placement: Placement, x: Any) -> Any:
         """`x`, of the real shape, on its devices with a zero tail."""
 

@@ -15,6 +15,8 @@ __all__ = ["HOME", "Nowhere"]
 class Nowhere:
     """Described devices."""
 
+    apart = True
+
     def put(self, placement: Placement, x: Any) -> NoReturn:
         """Raises: nothing lives there."""
         _refuse()

@@ -21,6 +21,8 @@ __all__ = ["HOME", "SharedMemory"]
 class SharedMemory:
     """Worker threads."""
 
+    apart = False
+
     def put(self, placement: Placement, x: Any) -> Any:
         """`x` itself."""
         return x
