@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from geometries.beams import ConeBeam, FanBeam, ParallelBeam
 from geometries.detector import Detector
 from geometries.grid import Grid
+from geometries.laminography import MultiAxisParallel, Translation
 from geometries.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ __all__ = [
     "Gather",
     "Grid",
     "LineIntegrals",
+    "MultiAxisParallel",
     "ParallelBeam",
     "ParkerWeights",
     "Projector",
     "RampFilter",
     "Scan",
     "Trajectory",
+    "Translation",
     "angular_weights",
     "bin_detector",
     "center_to_offset",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from linops import arrays
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError
 
-__all__ = ["Beam", "ConeBeam", "FanBeam", "ParallelBeam", "as_angles"]
+__all__ = [
+    "Beam",
+    "ConeBeam",
+    "FanBeam",
+    "ParallelBeam",
+    "as_angles",
+    "checked_angles",
+    "checked_distances",
+    "circle",
+]
 
 
 class Beam(ABC):
@@ -30,6 +39,7 @@ class Beam(ABC):
     __slots__ = ("__weakref__", "angles", "trajectory")
 
     _numbers: tuple[str, ...] = ()
+    turns_about_origin: ClassVar[bool] = True
     angles: Array
     trajectory: Trajectory
 
@@ -116,7 +126,7 @@ class Beam(ABC):
         chosen = view_index(index, self.views)
         numbers = {name: getattr(self, name) for name in self._numbers}
         numbers = {
-            name: chosen_views(value, chosen) if np.ndim(value) == 1 else value
+            name: chosen_views(value, chosen) if np.ndim(value) else value
             for name, value in numbers.items()
         }
         part = object.__new__(type(self))
@@ -134,9 +144,9 @@ class Beam(ABC):
         parts = [f"{self.views} views from {first:.4g} to {last:.4g} rad", repr(self.detector)]
         for name in self._numbers:
             value = getattr(host, name)
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and value.ndim == 1:
                 parts.append(f"{name}={value.min():g}..{value.max():g}")
-            else:
+            elif not isinstance(value, np.ndarray):
                 parts.append(f"{name}={value:g}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -223,8 +233,8 @@ class FanBeam(Beam):
                 f"FanBeam takes a detector of shape (cols,), got {detector.shape}; a detector "
                 "with rows belongs to ConeBeam"
             )
-        a = _distances(source_to_axis, "source_to_axis", t.shape[0])
-        d = _distances(source_to_detector, "source_to_detector", t.shape[0])
+        a = checked_distances(source_to_axis, "source_to_axis", t.shape[0])
+        d = checked_distances(source_to_detector, "source_to_detector", t.shape[0])
         frames = _diverging("fan", t, detector, a, d, 0.0)
         self._keep(t, frames, source_to_axis=a, source_to_detector=d)
 
@@ -271,8 +281,8 @@ class ConeBeam(Beam):
                 f"ConeBeam takes a detector of shape (rows, cols), got {detector.shape}; a "
                 "detector without rows belongs to FanBeam"
             )
-        a = _distances(source_to_axis, "source_to_axis", t.shape[0])
-        d = _distances(source_to_detector, "source_to_detector", t.shape[0])
+        a = checked_distances(source_to_axis, "source_to_axis", t.shape[0])
+        d = checked_distances(source_to_detector, "source_to_detector", t.shape[0])
         rise = _advance(advance)
         frames = _diverging("cone", t, detector, a, d, rise)
         self._keep(t, frames, source_to_axis=a, source_to_detector=d, advance=rise)
@@ -362,7 +372,14 @@ def _detector(detector: Any) -> Detector:
     return detector
 
 
-def _distances(value: Any, name: str, views: int) -> float | Array:
+def checked_distances(value: Any, name: str, views: int) -> float | Array:
+    """A positive length, or one a view, checked where its values are known; else NaN.
+
+    Raises
+    ------
+    GeometryError, DTypeError
+        Naming the argument.
+    """
     array = value if arrays.is_array(value) else np.asarray(value)
     if arrays.dtype_of(array).kind not in "iuf":
         raise DTypeError(f"{name} is {value!r}; it is a positive length, or one a view")

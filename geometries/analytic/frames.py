@@ -91,7 +91,7 @@ def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray
                 f"isocenter is {given!r}; it is a finite point with {frames.dims} components"
             )
         return point
-    if isinstance(geometry, Beam):
+    if isinstance(geometry, Beam) and geometry.turns_about_origin:
         return np.zeros(frames.dims)
     assert frames.sources is not None
     n = outward_normals(frames)
