@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
     from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
+    from geometries.orbits import from_path, perturb, saddle, sinusoidal
     from geometries.projector import Projector
     from geometries.scans.center import (
         center_to_offset,
@@ -69,16 +70,24 @@ __all__ = [
     "find_center",
     "flip_columns",
     "fold_turn",
+    "from_path",
     "line_integrals",
     "load_scan",
     "offset_to_center",
     "pad_columns",
     "parker_weights",
+    "perturb",
     "ramp_response",
+    "saddle",
+    "sinusoidal",
     "sweep_centers",
 ]
 
 _LATER = {
+    "from_path": "geometries.orbits",
+    "perturb": "geometries.orbits",
+    "saddle": "geometries.orbits",
+    "sinusoidal": "geometries.orbits",
     "Projector": "geometries.projector",
     "AngularWeights": "geometries.analytic.weights",
     "CosineWeights": "geometries.analytic.weights",
