@@ -237,8 +237,13 @@ class _Walk:
                 planes = extent(node.operator, decided.cut)
                 share *= share_of(planes, n) / max(planes, 1)
                 pieces *= n
-        if pieces == 1 and machine.shared and hasattr(node.operator, "_forward_host"):
-            return whole / (machine.cores or 1)  # its kernels use all cores themselves
+        if pieces == 1 and machine.shared:
+            # Once, and compiled kernels use all cores themselves; summands one by one.
+            compiled = hasattr(node.operator, "_forward_host")
+            once = whole / (machine.cores or 1) if compiled else whole
+            if any(isinstance(state, Partial) for state in way.reads):
+                return (once + whole * math.ceil(self.n / machine.at_once(self.n))) / 2
+            return once
         turns = math.ceil(pieces / machine.at_once(pieces))
         overhead = machine.latency if math.prod(self.mesh) > 1 else 0.0
         return whole * share * turns + overhead

@@ -1,32 +1,112 @@
-"""Whether a plan fits the memory of its devices, and what to do where it does not."""
+"""Plans that fit: leaves run band after band, and what is done where memory is short.
+
+A band is a range of an axis of a leaf's rule. Bands of a produced or aligned axis stand side by
+side, those of a contracted axis are added up in order; results do not depend on their length beyond
+the rounding of such sums.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from linops.algebra.blocks import extent, extent_of
+from linops.algebra.concatenation import Concatenation
+from linops.algebra.relations import positions
+from linops.algebra.sums import Sum
+from linops.elementary.windows import Crop
 from linops.errors import PlacementError
+from linops.operator import LinearOperator, Operator
+from linops.rule import Relation
+from linops.space import Space
+from sharding.program import Compute, Loop, Program
 
-if TYPE_CHECKING:
-    from sharding.planner import Plan
-
-__all__ = ["within_memory"]
+__all__ = ["banded", "looped", "may_loop"]
 
 
-def within_memory(plan: Plan, memory: float | None, chunks: dict[str, int]) -> Plan:
-    """The plan, held to `memory` bytes a device (None: what is free).
+def may_loop(leaf: Operator, name: str) -> bool:
+    """Whether a leaf can run in bands of an axis of its rule."""
+    return (
+        isinstance(leaf, LinearOperator)
+        and name in leaf.rule.names
+        and leaf.rule.relation(name) is not Relation.WHOLE
+        and not leaf.rule.periodic(name)
+        and isinstance(leaf.codomain, Space)
+    )
+
+
+def looped(program: Program, chunks: Mapping[str, int]) -> Program:
+    """The program with leaves that have one of these axes run in bands of that length.
 
     Raises
     ------
     PlacementError
-        With the bytes needed and allowed, the largest step, and what would fit.
+        For a length that is no count, or an axis that no leaf can loop over.
     """
-    allowed = plan.machine.memory if memory is None else float(memory)
-    needed = plan.footprint
-    del chunks
-    if allowed is None or needed.total <= allowed:
-        return plan
-    raise PlacementError(
-        f"{plan.operator.name} needs {needed.total:,} bytes on each of {plan.mesh.size} devices "
-        f"({needed.resident:,} resident, at most {needed.peak:,} in {needed.step}), allowed are "
-        f"{int(allowed):,}; use more devices, another partition, or more memory"
-    )
+    steps = list(program.steps)
+    for name, length in chunks.items():
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise PlacementError(f"chunks gives {name!r} a length of {length!r}; give a count")
+        found = False
+        for position, step in enumerate(steps):
+            if isinstance(step, Compute) and may_loop(step.operator, name):
+                found = True
+                if not isinstance(step, Loop) and extent(step.operator, name) > length:
+                    steps[position] = Loop(
+                        step.inputs, step.outputs, step.operator, step.cuts, step.number,
+                        step.adjoint, (name, length),
+                    )  # fmt: skip
+        if not found:
+            able = sorted(
+                {
+                    axis
+                    for step in program.computes()
+                    for axis in step.operator.rule.names
+                    if may_loop(step.operator, axis)
+                }
+            )
+            raise PlacementError(
+                f"chunks: no leaf loops over an axis {name!r}; some do over {', '.join(able)}"
+            )
+    return replace(program, steps=tuple(steps))
+
+
+def banded(operator: LinearOperator, name: str, length: int) -> LinearOperator:
+    """The operator as one that runs in bands of `length` planes of an axis."""
+    n = extent(operator, name)
+    bands = [(lo, min(lo + length, n)) for lo in range(0, n, length)]
+    if len(bands) < 2:
+        return operator
+    relation = operator.rule.relation(name)
+    terms = [_band(operator, name, lo, hi, relation) for lo, hi in bands]
+    if relation is Relation.CONTRACTED:
+        return Sum(terms)
+    return Concatenation(terms, positions(operator.rule.codomain, name)[0][1])
+
+
+def _band(
+    operator: LinearOperator, name: str, lo: int, hi: int, relation: Relation
+) -> LinearOperator:
+    block = operator.block(name, lo, hi)
+    assert isinstance(block, LinearOperator)
+    if relation is Relation.PRODUCED:
+        return block
+    if relation is Relation.ALIGNED:
+        first, last = operator._input_range(name, lo, hi)
+    else:
+        halo = operator.rule.halo(name)
+        first, last = lo - halo, hi + halo
+    total = extent_of(operator.domain, operator.rule.domain, name)
+    cuts = positions(operator.rule.domain, name)
+    crop = Crop.along(operator.domain, cuts, max(first, 0), min(last, total), operator.rule.domain)
+    made: LinearOperator = block @ crop
+    return made
+
+
+def band_lengths(n: int) -> Sequence[int]:
+    """Lengths of bands to try, the longest first."""
+    lengths = []
+    while n > 1:
+        n = (n + 1) // 2
+        lengths.append(n)
+    return lengths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sharding.memory import peaks
-from sharding.program import Compute, Movement, Program, Step
+from sharding.program import Compute, Loop, Movement, Program, Step
 from sharding.states import Windowed
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def _row(program: Program, step: Step, held: int) -> tuple[str, ...]:
         name = step.operator.name + (".H" if step.adjoint else "")
         cuts = [cut for cut in step.cuts if cut is not None]
         what = f"{name} by {', '.join(cuts)}" if cuts else f"{name} whole"
+        if isinstance(step, Loop):
+            what += " in bands of {1} {0}".format(*step.bands)
         flops = f"{step.operator.cost().flops:.3g}"
     elif isinstance(step, Movement):
         what = f"mesh axis {step.mesh_axis}"

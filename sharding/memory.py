@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
 from linops.operator import Operator
-from sharding.program import Compute, Program, Step
+from sharding.program import Compute, Loop, Program, Step
 
 if TYPE_CHECKING:
     from sharding.planner import Plan
@@ -87,6 +88,9 @@ def _workspace(program: Program, step: Step) -> int:
     local = sum(v.local_bytes(program.mesh) for v in made)
     if whole:
         share = local / whole
+    if isinstance(step, Loop):
+        name, length = step.bands
+        share *= min(length / max(extent(step.operator, name), 1), 1.0)
     return int(step.operator.cost().workspace * share)
 
 

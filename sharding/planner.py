@@ -7,15 +7,17 @@ of the decision where nobody names them.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from linops.algebra.blocks import extent
 from linops.errors import PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
-from sharding import partitions
+from sharding import banding, partitions
 from sharding.assignment import Assignment, Constraint, assign
 from sharding.cost import Machine
 from sharding.devices import choose, machine_of
@@ -187,9 +189,62 @@ def plan(
         if other.seconds < 0.98 * best.seconds:
             best = other
     best = _with_notes(best, plans, devices is None, len(available))
-    from sharding.banding import within_memory
+    return _within_memory(best, request, dict(chunks or {}))
 
-    return within_memory(best, memory, dict(chunks or {}))
+
+def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, int]) -> Plan:
+    """The plan, run in bands where that is asked for, or where it would not fit."""
+    if chunks:
+        found = _in_bands(found, chunks)
+    allowed = found.machine.memory if found.memory is None else float(found.memory)
+    if allowed is None or found.footprint.total <= allowed:
+        return found
+    for other in _smaller(found, request, bool(chunks)):
+        if other.footprint.total <= allowed:
+            return other
+    needed = found.footprint
+    raise PlacementError(
+        f"{found.operator.name} needs {needed.total:,} bytes on each of {found.mesh.size} devices "
+        f"({needed.resident:,} resident, at most {needed.peak:,} in {needed.step}), allowed are "
+        f"{int(allowed):,}; use more devices, another partition, or more memory"
+    )
+
+
+def _smaller(found: Plan, request: partitions.Request, fixed: bool) -> Iterator[Plan]:
+    """Plans that hold less: in bands, without partial sums, both."""
+    plans = [found]
+    if not found.deterministic and not request.names:
+        notes = (*found.notes, "no partial sums: they would not fit")
+        with contextlib.suppress(PlacementError):
+            owned = _planned(
+                found.operator, found.graph, found.mesh, found.executor, found.machine, request,
+                True, found.memory, found.batch, found.probe, notes,
+            )  # fmt: skip
+            plans.append(owned)
+    for one in plans:
+        yield one
+        if fixed:
+            continue
+        heaviest = max(
+            one.forward.computes(), key=lambda step: step.operator.cost().workspace, default=None
+        )
+        if heaviest is None:
+            continue
+        for name in heaviest.operator.rule.names:
+            if name in heaviest.cuts or not banding.may_loop(heaviest.operator, name):
+                continue
+            for length in banding.band_lengths(extent(heaviest.operator, name)):
+                yield _in_bands(one, {name: length})
+
+
+def _in_bands(found: Plan, chunks: dict[str, int]) -> Plan:
+    adjoint = found.adjoint
+    return replace(
+        found,
+        forward=banding.looped(found.forward, chunks),
+        adjoint=None if adjoint is None else banding.looped(adjoint, chunks),
+        notes=(*found.notes, f"in bands: {chunks}"),
+    )
 
 
 def _counts(available: int, devices: Any, request: partitions.Request, engine: str) -> list[int]:
@@ -324,8 +379,6 @@ def _contracted(leaf: Operator, way: Option) -> bool:
 
 
 def _with_notes(best: Plan, plans: Sequence[Plan], free: bool, available: int) -> Plan:
-    from dataclasses import replace
-
     notes = [f"{best.mesh.size} of {available} devices, executor {best.executor}"]
     others = [p for p in plans if p is not best]
     if free and others:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
 from typing import ClassVar
 
 from linops.operator import LinearOperator, Operator
@@ -35,6 +37,7 @@ __all__ = [
     "Extend",
     "Halo",
     "HaloAdd",
+    "Loop",
     "Movement",
     "Program",
     "ReduceScatter",
@@ -46,6 +49,9 @@ __all__ = [
 ]
 
 
+Ranges = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class Value:
     """An array on a mesh: its space, of the real shape, and one state a mesh axis."""
@@ -53,7 +59,7 @@ class Value:
     space: Space
     states: States
 
-    def real(self, mesh: tuple[int, ...], at: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    def real(self, mesh: tuple[int, ...], at: tuple[int, ...]) -> Ranges:
         """For each array axis the planes on the device at mesh coordinates `at`; around a ring
         uncut."""
         ranges = [(0, n) for n in self.space.shape]
@@ -121,6 +127,20 @@ class Compute(Step):
     number: int
     adjoint: bool = False
     kind: ClassVar[str] = "Compute"
+
+
+@dataclass(frozen=True)
+class Loop(Compute):
+    """A leaf on every device's block, band after band: less workspace, the same result.
+
+    Attributes
+    ----------
+    bands
+        The axis of the leaf's rule that is cut into bands, and their length.
+    """
+
+    bands: tuple[str, int] = ("", 0)
+    kind: ClassVar[str] = "Loop"
 
 
 @dataclass(frozen=True)
@@ -273,6 +293,25 @@ class Program:
             return 0
         return step.volume(self.values[step.inputs[0]], self.values[step.outputs[0]], self.mesh)
 
+    @cached_property
+    def places(self) -> tuple[tuple[Ranges, ...], ...]:
+        """For each value and device the planes of each array axis that lie there."""
+        coordinates = list(product(*(range(n) for n in self.mesh)))
+        return tuple(
+            tuple(value.real(self.mesh, at) for at in coordinates) for value in self.values
+        )
+
+    @cached_property
+    def readers(self) -> tuple[int, ...]:
+        """For each value how often it is read, by steps and as an output."""
+        counts = [0] * len(self.values)
+        for step in self.steps:
+            for k in step.inputs:
+                counts[k] += 1
+        for k in self.outputs:
+            counts[k] += 1
+        return tuple(counts)
+
     @property
     def linear(self) -> bool:
         """Whether every step is linear."""
@@ -325,17 +364,46 @@ def reverse(program: Program, closing: Sequence[States] | None = None) -> Progra
         else:
             assert isinstance(step, Compute)
             got_all = tuple(total(k) for k in step.outputs)
-            made = tuple(writer.value(program.values[k].dual()) for k in step.inputs)
+            duals = tuple(program.values[k].dual() for k in step.inputs)
+            joined = _before_extension(writer, got_all) if _replicated(program, step) else None
+            if joined is not None:
+                # Run once on the whole instead of on every summand.
+                got_all = joined
+                duals = tuple(program.values[k] for k in step.inputs)
+            made = tuple(writer.value(value) for value in duals)
             writer.steps.append(
-                Compute(got_all, made, step.operator, step.cuts, step.number, not step.adjoint)
+                replace(step, inputs=got_all, outputs=made, adjoint=not step.adjoint)
             )
             for k, number in zip(step.inputs, made, strict=True):
-                cotangents.setdefault(k, []).append(number)
+                back = writer.to(number, program.values[k].dual().states)
+                cotangents.setdefault(k, []).append(back)
     targets = closing or [program.values[k].states for k in program.inputs]
     outputs = [
         writer.to(total(k), states) for k, states in zip(program.inputs, targets, strict=True)
     ]
     return writer.program(entries, outputs)
+
+
+def _replicated(program: Program, step: Step) -> bool:
+    """Whether a step reads and makes copies on every device."""
+    return all(
+        isinstance(state, Replicated)
+        for k in (*step.inputs, *step.outputs)
+        for state in program.values[k].states
+    )
+
+
+def _before_extension(writer: Writer, numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where all values are shares or copies made partial by `Extend` alone: the whole, gathered."""
+    maker = {k: step for step in writer.steps for k in step.outputs}
+    found = []
+    for k in numbers:
+        while isinstance(maker.get(k), Extend):
+            k = maker[k].inputs[0]
+        if any(isinstance(s, (Partial, Windowed)) for s in writer.values[k].states):
+            return None
+        found.append(writer.to(k, (Replicated(),) * len(writer.mesh)))
+    return tuple(found)
 
 
 class Writer:

@@ -79,7 +79,9 @@ class Run:
         self.A = A
         self._plain = not all(
             member.lives_apart(part)
-            for member, part in zip(A.codomain.members, y if isinstance(y, tuple) else (y,))
+            for member, part in zip(
+                A.codomain.members, y if isinstance(y, tuple) else (y,), strict=False
+            )
         )
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)

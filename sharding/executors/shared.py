@@ -10,15 +10,15 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
 from linops.functionals.functional import Functional
 from linops.operator import LinearOperator, Operator
 from linops.space import AnySpace, ProductSpace
+from sharding.banding import banded
 from sharding.mesh import groups
 from sharding.program import (
     Add,
@@ -29,8 +29,10 @@ from sharding.program import (
     Extend,
     Halo,
     HaloAdd,
+    Loop,
     Movement,
     Program,
+    Ranges,
     ReduceScatter,
     Slice,
     Step,
@@ -90,6 +92,8 @@ class Blocks:
             if lo == hi:
                 return None
             operator = operator.block(name, lo, hi)
+        if isinstance(step, Loop) and isinstance(operator, LinearOperator):
+            return banded(operator, *step.bands)
         return operator
 
 
@@ -175,13 +179,13 @@ class _Machine:
     ) -> None:
         self.program, self.blocks, self.spread, self.points = program, blocks, spread, points
         self.mesh = program.mesh
-        self.coordinates = [tuple(map(int, at)) for at in np.ndindex(*program.mesh)]
+        self.coordinates = list(product(*(range(n) for n in program.mesh)))
         self.n = len(self.coordinates)
         self.like = inputs[0]
         first = program.values[program.inputs[0]].space
         self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
         self.held: dict[int, _Held] = {}
-        self.left = _readers(program)
+        self.left = list(program.readers)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         for k, x in zip(self.program.inputs, inputs, strict=True):
@@ -205,7 +209,7 @@ class _Machine:
     def _cut(self, k: int, x: Array) -> _Held:
         """Views of a whole array, one a device."""
         value = self.value(k)
-        return _Held([_view(x, value, self.mesh, at) for at in self.coordinates], x)
+        return _Held([_view(x, value, place) for place in self.program.places[k]], x)
 
     def _whole(self, k: int) -> Array:
         found = self.held[k].whole
@@ -245,12 +249,12 @@ class _Machine:
             block = self.blocks.of(step, device)
             if block is None:
                 return
-            at = self.coordinates[device]
             parts = [source.pieces[device] for source in sources]
             made = self._apply(step, block, parts, device)
             for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
                 if whole is not None and mutable[j]:
-                    _view(whole, value, self.mesh, at)[...] = part
+                    place = self.program.places[step.outputs[j]][device]
+                    _view(whole, value, place)[...] = part
                 else:
                     pieces[j][device] = part
 
@@ -385,7 +389,7 @@ class _Machine:
         jobs: list[tuple[int, tuple[int, ...], int]] = []
         for line in lines:
             for i, d in enumerate(line if cut else line[:1]):
-                place = after.real(self.mesh, self.coordinates[d])
+                place = self.program.places[out][d]
                 if whole is not None and place in seen:
                     continue  # a copy of another line
                 seen.add(place)
@@ -401,10 +405,10 @@ class _Machine:
                 part = _along(piece, after, m, i, self.mesh) if cut else piece
                 total = part if total is None else total + part
             if total is None:
-                shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
+                shape = [hi - lo for lo, hi in self.program.places[out][d]]
                 total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
             if whole is not None and in_place:
-                _view(whole, after, self.mesh, self.coordinates[d])[...] = total
+                _view(whole, after, self.program.places[out][d])[...] = total
                 return
             for other in (d,) if cut else line:
                 pieces[other] = total
@@ -460,7 +464,7 @@ class _Machine:
                 continue
             seen.add(place)
             if _writable(whole):
-                _view(whole, value, self.mesh, self.coordinates[d])[...] = piece
+                _view(whole, value, place)[...] = piece
             else:
                 whole = whole.at[_index(place)].set(piece)
         return whole
@@ -478,16 +482,6 @@ _MOVES: dict[type, Callable[[_Machine, Any], _Held]] = {
 }
 
 
-def _readers(program: Program) -> dict[int, int]:
-    left = dict.fromkeys(range(len(program.values)), 0)
-    for step in program.steps:
-        for k in step.inputs:
-            left[k] += 1
-    for k in program.outputs:
-        left[k] += 1
-    return left
-
-
 def _is_cut(states: States) -> bool:
     """Whether the devices' pieces lie side by side in one array."""
     return not any(isinstance(s, (Partial, Windowed)) for s in states)
@@ -501,14 +495,13 @@ def _index(ranges: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
     return (..., *(slice(lo, hi) for lo, hi in ranges)) if ranges else (...,)
 
 
-def _view(x: Array, value: Value, mesh: tuple[int, ...], at: tuple[int, ...]) -> Array:
-    """What a device sees of a whole array; around a ring a copy."""
+def _view(x: Array, value: Value, ranges: Ranges) -> Array:
+    """The planes `ranges` of a whole array; around a ring a copy."""
     ndim = value.space.ndim
-    for a, (lo, hi) in enumerate(value.real(mesh, at)):
+    for a, (lo, hi) in enumerate(ranges):
         n = value.space.shape[a]
-        if (lo, hi) == (0, n):
-            continue
-        x = _planes(x, a - ndim, lo, hi, n)
+        if lo != 0 or hi != n:
+            x = _planes(x, a - ndim, lo, hi, n)
     return x
 
 
