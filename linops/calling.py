@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from linops.space import AnySpace, ProductSpace, Space
 if TYPE_CHECKING:
     from linops.operator import Operator
 
-__all__ = ["admitted", "batch_shape", "call", "derivable", "guarded"]
+__all__ = ["admitted", "batch_shape", "call", "chained", "derivable", "entrance", "guarded"]
 
 
 def call(operator: Operator, x: Any) -> Any:
@@ -109,6 +110,15 @@ def admit(operator: Operator, x: Array, space: Space) -> Array:
     return arrays.cast(x, space.dtype)
 
 
+def entrance(operator: Any, hook: Callable[[Any], Any], adjoint: bool) -> Callable[[Any], Any]:
+    """`hook` of a user's leaf, guarded, and differentiable by the leaf's declared pair."""
+    source, target, name = operator.domain, operator.codomain, operator.name
+    if adjoint:
+        source, target, name = target, source, f"{name}.H"
+    through = partial(derivable, operator, adjoint=adjoint) if operator.linear else None
+    return guarded(hook, source, target, operator.batched, name, through)
+
+
 def guarded(
     hook: Callable[[Any], Any],
     source: AnySpace,
@@ -133,20 +143,26 @@ def guarded(
         `derivable` of the leaf: where it gives a result, that is taken.
     """
     if isinstance(source, Space) and isinstance(target, Space):
-        n, shape, dtype = len(source.shape), target.shape, target.dtype
+        n, shape, dtype, ndarray = len(source.shape), target.shape, target.dtype, np.ndarray
 
         def run(x: Array) -> Array:
-            if through is not None and type(x) is not np.ndarray:
+            if type(x) is ndarray and x.ndim == n:
+                y = hook(x)
+                if type(y) is ndarray and y.dtype is dtype and y.shape == shape:
+                    return y
+                return _held(y, target, (), owner)
+            if through is not None and type(x) is not ndarray:
                 y = through(x)
                 if y is not None:
                     return y
             if x.ndim == n or batched:
-                y = hook(x)
-                if x.ndim == n and type(y) is np.ndarray and y.dtype is dtype and y.shape == shape:
-                    return y
-                return _held(y, target, tuple(x.shape)[: x.ndim - n], owner)
+                return _held(hook(x), target, tuple(x.shape)[: x.ndim - n], owner)
             return _looped(hook, x, source, target, owner)
 
+        def held(y: Any) -> Array:
+            return _held(y, target, (), owner)
+
+        run.step = _Step(n, hook, shape, dtype, held)  # type: ignore[attr-defined]
         return run
 
     def run_product(x: Any) -> Any:
@@ -162,10 +178,49 @@ def guarded(
     return run_product
 
 
+def chained(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """`functions` one after another; what `guarded` checks is checked here, without a call each."""
+    functions = tuple(functions)
+    steps: list[_Step] = [f.step for f in functions if hasattr(f, "step")]
+
+    def run(x: Any) -> Any:
+        for function in functions:
+            x = function(x)
+        return x
+
+    if len(steps) < len(functions):
+        return run
+    n, ndarray = steps[0].ndim, np.ndarray
+    checks = [(step.hook, step.shape, step.dtype, step.held) for step in steps]
+
+    def run_steps(x: Any) -> Any:
+        if type(x) is not ndarray or x.ndim != n:
+            return run(x)
+        for hook, shape, dtype, held in checks:
+            y = hook(x)
+            if type(y) is ndarray and y.dtype is dtype and y.shape == shape:
+                x = y
+            else:
+                x = held(y)
+        return x
+
+    return run_steps
+
+
 def batch_shape(x: Any, space: AnySpace) -> tuple[int, ...]:
     """The leading batch axes of an element of `space`."""
     part = x[0] if isinstance(space, ProductSpace) else x
     return tuple(part.shape)[: part.ndim - space.members[0].ndim]
+
+
+class _Step(NamedTuple):
+    """What `guarded` does with one NumPy array without batch axes."""
+
+    ndim: int
+    hook: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    held: Callable[[Any], Any]
 
 
 def _each(function: Callable[[Array, Space], Array], x: Any, space: AnySpace) -> Any:
@@ -286,15 +341,39 @@ def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
 
 
 def _unaliased(y: Any, x: Any) -> Any:
-    taken = list(x) if isinstance(x, tuple) else [x]
+    """`y` with copies of what shares memory with `x`, or with an earlier member of `y`."""
+    if type(y) is np.ndarray and type(x) is np.ndarray:
+        if y is not x and y.base is None and x.base is None:
+            return y
+        return y.copy() if np.may_share_memory(y, x) else y
+    parts = (*(y if isinstance(y, tuple) else (y,)), *(x if isinstance(x, tuple) else (x,)))
+    owners = sum([type(part) is np.ndarray and part.base is None for part in parts])
+    if owners == len(parts) == len(set(map(id, parts))):
+        return y
+    taken: dict[int, list[Array]] = {}
+    # Arrays by the array that owns their memory: others of them cannot meet. 0: not known.
+    for part in x if isinstance(x, tuple) else (x,):
+        taken.setdefault(_owner(part), []).append(part)
 
     def fresh(part: Array) -> Array:
-        # Members of a result must not share memory either.
-        own = arrays.copy(part) if any(arrays.may_share_memory(part, t) for t in taken) else part
-        taken.append(own)
-        return own
+        owner = _owner(part)
+        near = taken.values() if owner == 0 else (taken.get(owner, ()), taken.get(0, ()))
+        if any(arrays.may_share_memory(part, other) for others in near for other in others):
+            part = arrays.copy(part)
+            owner = _owner(part)
+        taken.setdefault(owner, []).append(part)
+        return part
 
-    return tuple(fresh(part) for part in y) if isinstance(y, tuple) else fresh(y)
+    return tuple(map(fresh, y)) if isinstance(y, tuple) else fresh(y)
+
+
+def _owner(x: Array) -> int:
+    """The identity of the NumPy array whose memory `x` shows; 0 where that is another object."""
+    while type(x) is np.ndarray:
+        if x.base is None:
+            return id(x)
+        x = x.base
+    return 0
 
 
 def warn(message: str) -> None:

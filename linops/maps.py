@@ -50,6 +50,13 @@ class Operator(ABC):
     identity and pickles.
     """
 
+    domain: AnySpace
+    codomain: AnySpace
+    name: str
+    _precision: Precision | None
+    _declared_tags: frozenset[str]
+    _declared_rule: Rule | None
+
     linear: ClassVar[bool] = False
     __array_ufunc__ = None
     __array_priority__ = 1e6
@@ -77,14 +84,15 @@ class Operator(ABC):
         name: str | None = None,
         tags: Iterable[str] = (),
     ) -> None:
-        self.domain = domain
-        self.codomain = codomain
-        self.name = name or type(self).__name__
-        self._precision = None if precision is None else Precision.of(precision)
-        self._declared_tags = frozenset(tags)
-        self._declared_rule = None if rule is None else Rule.parse(rule)
-        if self._declared_rule is not None:
-            _match_rule(self._declared_rule, domain, codomain, self.name)
+        own = self.__dict__  # past __setattr__, which guards what is frozen
+        own["domain"] = domain
+        own["codomain"] = codomain
+        own["name"] = name or type(self).__name__
+        own["_precision"] = None if precision is None else Precision.of(precision)
+        own["_declared_tags"] = frozenset(tags)
+        own["_declared_rule"] = parsed = None if rule is None else Rule.parse(rule)
+        if parsed is not None:
+            _match_rule(parsed, domain, codomain, self.name)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -200,59 +208,41 @@ class Operator(ABC):
     # --- arithmetic ----------------------------------------------------------------------
 
     def __matmul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import matmul
-
-        return matmul(self, other)
+        if type(other) is np.ndarray and self.linear:
+            return calling.call(self, other)
+        return _arithmetic().matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import rmatmul
-
-        return rmatmul(self, other)
+        return _arithmetic().rmatmul(self, other)
 
     def __add__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import add
-
-        return add(self, other)
+        return _arithmetic().add(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import add
-
-        return add(other, self)
+        return _arithmetic().add(other, self)
 
     def __sub__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import subtract
-
-        return subtract(self, other)
+        return _arithmetic().subtract(self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import subtract
-
-        return subtract(other, self)
+        return _arithmetic().subtract(other, self)
 
     def __mul__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import multiply
-
-        return multiply(other, self)
+        return _arithmetic().multiply(other, self)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        from linops.algebra.arithmetic import divide
-
-        return divide(self, other)
+        return _arithmetic().divide(self, other)
 
     def __neg__(self) -> Any:
-        from linops.algebra.arithmetic import scale
-
-        return scale(-1, self)
+        return _arithmetic().scale(-1, self)
 
     def __pos__(self) -> Operator:
         return self
 
     def __pow__(self, exponent: Any) -> Any:
-        from linops.algebra.arithmetic import power
-
-        return power(self, exponent)
+        return _arithmetic().power(self, exponent)
 
     # --- hooks -------------------------------------------------------------------------
 
@@ -289,14 +279,7 @@ class Operator(ABC):
     def _forward(self) -> Callable[[Any], Any]:
         if self._exact:
             return self._apply
-        return calling.guarded(
-            self._apply,
-            self.domain,
-            self.codomain,
-            self.batched,
-            self.name,
-            functools.partial(calling.derivable, self, adjoint=False) if self.linear else None,
-        )
+        return calling.entrance(self, self._apply, adjoint=False)
 
     def _warn_once(self, message: str) -> None:
         if not self.__dict__.get("_cache_warned"):
@@ -339,22 +322,34 @@ class Operator(ABC):
         return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
 
 
+@functools.cache
+def _arithmetic() -> Any:
+    from linops.algebra import arithmetic  # which imports this module
+
+    return arithmetic
+
+
 def _freezing(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def wrapped(self: Operator, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         if type(self).__init__ is wrapped:
             self.__dict__["_frozen"] = True
-            if "jax" in sys.modules:
+            # Classes of the library hold what JAX takes; every operator of a user's is looked at.
+            if "jax" in sys.modules and not (self._exact and type(self) in _shown):
                 _show_to_jax(type(self), self)
 
     return wrapped
 
 
+_shown: set[type[Operator]] = set()
+
+
 def _show_to_jax(cls: type[Operator], operator: Operator | None = None) -> None:
     from linops.transforms import pytree
 
-    pytree.register(cls)
+    if pytree.register(cls):
+        _shown.add(cls)
     if operator is not None:
         pytree.check_static(operator)
 

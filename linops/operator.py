@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,7 +62,8 @@ class LinearOperator(Operator):
     @property
     def H(self) -> LinearOperator:
         """The adjoint (conjugate transpose); `A.H.H is A`."""
-        return self._linked("_cache_H", self._make_adjoint)
+        found = self.__dict__.get("_cache_H")
+        return self._linked("_cache_H", self._make_adjoint) if found is None else found
 
     @property
     def T(self) -> LinearOperator:
@@ -186,14 +187,13 @@ class LinearOperator(Operator):
         return None
 
     def _make_adjoint(self) -> LinearOperator:
-        from linops.algebra.adjoint import Adjoint
-
-        return self if "self_adjoint" in self.tags else Adjoint(self)
+        # Where a class derives no tags, those declared are all that can say it.
+        derives = type(self)._derive_tags is not LinearOperator._derive_tags
+        tags = self.tags if derives else self._declared_tags
+        return self if "self_adjoint" in tags else _adjoints().Adjoint(self)
 
     def _make_conjugate(self) -> LinearOperator:
-        from linops.algebra.adjoint import Conjugate
-
-        return Conjugate(self)
+        return _adjoints().Conjugate(self)  # type: ignore[no-any-return]
 
     def _complexified(self) -> LinearOperator | None:
         """The same operator on complex spaces, where the hooks serve both."""
@@ -207,14 +207,7 @@ class LinearOperator(Operator):
     def _backward(self) -> Callable[[Any], Any]:
         if self._exact:
             return self._apply_adjoint
-        return calling.guarded(
-            self._apply_adjoint,
-            self.codomain,
-            self.domain,
-            self.batched,
-            f"{self.name}.H",
-            partial(calling.derivable, self, adjoint=True),
-        )
+        return calling.entrance(self, self._apply_adjoint, adjoint=True)
 
     def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:
         found = self.__dict__.get(key)
@@ -223,6 +216,13 @@ class LinearOperator(Operator):
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)
         return found
+
+
+@cache
+def _adjoints() -> Any:
+    from linops.algebra import adjoint  # which imports this module
+
+    return adjoint
 
 
 def _flat(operator: LinearOperator, v: Array) -> Array:

@@ -18,13 +18,14 @@ __all__ = ["Adjoint", "Conjugate", "conjugate"]
 class Adjoint(LinearOperator):
     """The adjoint of a leaf: its two functions change places."""
 
+    base: LinearOperator
     batched = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, base: LinearOperator) -> None:
         super().__init__(base.codomain, base.domain, name=f"{base.name}.H")
-        self.base = base
-        self._aliases = base._aliases
+        own = self.__dict__
+        own["base"], own["_aliases"] = base, base._aliases
 
     @property
     def _forward(self) -> Callable[[Any], Any]:

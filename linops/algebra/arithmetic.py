@@ -16,7 +16,7 @@ from linops import arrays
 from linops.algebra import nonlinear
 from linops.algebra.complexify import complexify
 from linops.algebra.product import Product
-from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, simplify_pair
+from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, Rewrite, simplify_pair
 from linops.algebra.scaled import Scaled, as_scalar, is_scalar
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Cast, Identity, Zero
@@ -66,11 +66,11 @@ def as_operator(value: Any) -> LinearOperator:
 def matmul(left: Operator, right: Any) -> Any:
     """`left @ right`: composition with an operator, application to anything else."""
     if isinstance(right, Operator) or is_sparse(right) or _is_foreign(right):
-        right = right if isinstance(right, Operator) else as_operator(right)
-        if isinstance(left, LinearOperator) and isinstance(right, LinearOperator):
-            return compose(left, right)
-        return nonlinear.composed(left, right)
-    if not isinstance(left, LinearOperator):
+        inner: Any = right if isinstance(right, Operator) else as_operator(right)
+        if left.linear and inner.linear:
+            return compose(left, inner)  # type: ignore[arg-type]
+        return nonlinear.composed(left, inner)
+    if not left.linear:
         raise TypeError(
             f"{left.name} is not linear: apply it as a function, N(x); '@' composes operators"
         )
@@ -96,12 +96,15 @@ def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
             f"  {outer!r}\n  {inner!r}"
         )
     # Over the reals only real scalars commute, so complex ones stay where they are.
-    real_only = "real_linear" in outer.tags or "real_linear" in inner.tags
-    a, left = _unscaled(outer, real_only)
-    b, right = _unscaled(inner, real_only)
+    a, left = _unscaled(outer, inner)
+    b, right = _unscaled(inner, outer)
     left, right, casts = _meet(left, right)
+    terms = list(_factors(left))
+    if casts:
+        _join(terms, casts, PRODUCT_RULES)
+    _join(terms, _factors(right), PRODUCT_RULES)
+    product = terms[0] if len(terms) == 1 else Product(terms)
     scalar = _scalar_product(a, b)
-    product = flat_product([*_factors(left), *casts, *_factors(right)])
     return product if scalar is None else scale(scalar, product)
 
 
@@ -109,19 +112,7 @@ def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
     """The product of operators whose spaces fit, outermost first, rewritten where they meet."""
     flat: list[LinearOperator] = []
     for term in terms:
-        for factor in _factors(term):
-            current = factor
-            while flat:
-                found = simplify_pair(PRODUCT_RULES, flat[-1], current)
-                if found is None:
-                    break
-                flat.pop()
-                current = found
-                if isinstance(current, Product):
-                    break
-            flat.append(current)
-    if len(flat) > 1 and isinstance(flat[-1], Identity) and flat[-2].domain == flat[-1].domain:
-        flat.pop()
+        _join(flat, _factors(term), PRODUCT_RULES)
     return flat[0] if len(flat) == 1 else Product(flat)
 
 
@@ -147,13 +138,8 @@ def add(a: Any, b: Any) -> Any:
     ):
         left, right = complexify(left), complexify(right)
     left, right = _same_precision(left, right)
-    terms: list[LinearOperator] = []
-    for term in (*_terms(left), *_terms(right)):
-        found = simplify_pair(SUM_RULES, terms[-1], term) if terms else None
-        if found is None:
-            terms.append(term)
-        else:
-            terms[-1] = found
+    terms = list(_terms(left))
+    _join(terms, _terms(right), SUM_RULES)
     return terms[0] if len(terms) == 1 else Sum(terms)
 
 
@@ -240,14 +226,33 @@ def _factors(operator: LinearOperator) -> tuple[LinearOperator, ...]:
 
 
 def _terms(operator: LinearOperator) -> tuple[LinearOperator, ...]:
-    return operator.terms if isinstance(operator, Sum) else (operator,)
+    return operator.terms if type(operator) is Sum else (operator,)
 
 
-def _unscaled(operator: LinearOperator, real_only: bool) -> tuple[Any, LinearOperator]:
-    if not isinstance(operator, Scaled):
+def _join(
+    terms: list[LinearOperator], more: Sequence[LinearOperator], rules: tuple[Rewrite, ...]
+) -> None:
+    """Extend `terms`, simplified already, by `more`, rewritten from where the two meet."""
+    for k, term in enumerate(more):
+        current, met = term, False
+        while terms:
+            found = simplify_pair(rules, terms[-1], current)
+            if found is None:
+                break
+            terms.pop()
+            current, met = found, True
+        terms.append(current)
+        if not met and len(terms) > 1:
+            terms += more[k + 1 :]
+            break
+
+
+def _unscaled(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
+    if type(operator) is not Scaled:
         return None, operator
-    if real_only and not isinstance(operator.scalar, (int, float)):
-        return None, operator
+    if not isinstance(operator.scalar, (int, float)):
+        if "real_linear" in operator.tags or "real_linear" in beside.tags:
+            return None, operator
     return operator.scalar, operator.base
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,7 +67,7 @@ class Concatenation(LinearOperator):
         self._starts = tuple(int(n) for n in np.cumsum([0, *extents]))
 
     def _apply(self, x: Any) -> Any:
-        parts = [term._forward(x) for term in self.terms]
+        parts = [function(x) for function in self._functions]
         return arrays.namespace(*parts).concat(parts, axis=self._axis)
 
     def _apply_adjoint(self, y: Any) -> Any:
@@ -75,6 +76,10 @@ class Concatenation(LinearOperator):
             back = term._backward(arrays.narrow(y, self._axis, start, stop))
             total = back if total is None else added(total, back)
         return total
+
+    @cached_property
+    def _functions(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple(term._forward for term in self.terms)
 
     def _make_conjugate(self) -> LinearOperator:
         return Concatenation([t.conj() for t in self.terms], self._position)

@@ -13,9 +13,10 @@ from linops.space import AnySpace, ProductSpace, Space
 
 __all__ = [
     "as_tuple",
-    "dealt",
     "every_complex",
+    "flat",
     "members_of",
+    "places",
     "plain_space",
     "product_of",
     "spread_tags",
@@ -77,19 +78,23 @@ def as_tuple(x: Any, space: AnySpace) -> tuple[Any, ...]:
     return x if isinstance(space, ProductSpace) else (x,)
 
 
-def dealt(terms: Sequence[LinearOperator], x: Any, side: str) -> list[tuple[LinearOperator, Any]]:
-    """Each term with its part of the tuple `x`."""
-    dealt, start = [], 0
-    for term in terms:
-        space = getattr(term, side)
-        if isinstance(space, ProductSpace):
-            count = len(space.spaces)
-            dealt.append((term, tuple(x[start : start + count])))
-        else:
-            count = 1
-            dealt.append((term, x[start]))
-        start += count
-    return dealt
+def flat(parts: Iterable[Any]) -> tuple[Any, ...]:
+    """Arrays, and members of tuples among them, as one tuple."""
+    parts = tuple(parts)
+    if tuple not in map(type, parts):
+        return parts
+    return tuple(one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+
+
+def places(spaces: Iterable[AnySpace]) -> list[Any]:
+    """Where each of the spaces stands in an element of their product: a number, or a slice."""
+    found: list[Any] = []
+    start = 0
+    for space in spaces:
+        stop = start + len(space.members)
+        found.append(slice(start, stop) if isinstance(space, ProductSpace) else start)
+        start = stop
+    return found
 
 
 def every_complex(cls: Any, terms: Sequence[LinearOperator]) -> LinearOperator | None:

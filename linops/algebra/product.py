@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from linops import calling
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
@@ -26,12 +27,13 @@ class Product(LinearOperator):
     that.
     """
 
+    terms: tuple[LinearOperator, ...]
     batched = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, terms: Sequence[LinearOperator], tags: Sequence[str] = ()) -> None:
         super().__init__(terms[-1].domain, terms[0].codomain, name="Product", tags=tags)
-        self.terms = tuple(terms)
+        self.__dict__["terms"] = tuple(terms)
 
     @cached_property
     def _aliases(self) -> bool:  # type: ignore[override]
@@ -39,25 +41,21 @@ class Product(LinearOperator):
         return any(term._aliases for term in self.terms)
 
     @cached_property
-    def _chain(self) -> tuple[Callable[[Any], Any], ...]:
-        return tuple(term._forward for term in reversed(self.terms))
+    def _forward(self) -> Callable[[Any], Any]:
+        return calling.chained([term._forward for term in reversed(self.terms)])
 
     @cached_property
-    def _adjoint_chain(self) -> tuple[Callable[[Any], Any], ...]:
-        return tuple(term._backward for term in self.terms)
+    def _backward(self) -> Callable[[Any], Any]:
+        return calling.chained([term._backward for term in self.terms])
 
     def _apply(self, x: Any) -> Any:
-        for function in self._chain:
-            x = function(x)
-        return x
+        return self._forward(x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        for function in self._adjoint_chain:
-            y = function(y)
-        return y
+        return self._backward(y)
 
     def _make_adjoint(self) -> LinearOperator:
-        if "self_adjoint" in self.tags:
+        if "self_adjoint" in self._declared_tags:  # of factors alone it is never certain
             return self
         return Product([term.H for term in reversed(self.terms)])
 
@@ -107,8 +105,9 @@ class Product(LinearOperator):
         return (rest[0] if len(rest) == 1 else Product(rest))._gram_diagonal(square)
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
-        inner = self.terms[-1].columns(index, axes)
-        return Product([*self.terms[:-1], inner])
+        from linops.algebra.arithmetic import flat_product
+
+        return flat_product([*self.terms[:-1], self.terms[-1].columns(index, axes)])
 
     def _link(self, axis: str) -> Link | None:
         """The axis of that name, followed through the factors."""

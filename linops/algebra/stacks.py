@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from linops.algebra.blocks import weakened
 from linops.algebra.members import (
     as_tuple,
-    dealt,
     every_complex,
+    flat,
     members_of,
+    places,
     product_of,
     spread_tags,
 )
@@ -23,6 +24,9 @@ from linops.precision import Precision
 from linops.rule import Axis, Relation, Rule
 
 __all__ = ["BlockDiagonal", "HStack", "VStack", "block_diagonal", "hstack", "vstack"]
+
+_Parts = tuple[tuple[Callable[[Any], Any], Any], ...]
+# Functions of terms, each with the place of its part in a tuple.
 
 
 def vstack(operators: Iterable[Any]) -> LinearOperator:
@@ -63,16 +67,19 @@ class VStack(LinearOperator):
         return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
-        return tuple(
-            part for term in self.terms for part in as_tuple(term._forward(x), term.codomain)
-        )
+        return flat([function(x) for function in self._functions])
 
     def _apply_adjoint(self, y: Any) -> Any:
-        total: Any = None
-        for term, part in dealt(self.terms, y, "codomain"):
-            back = term._backward(part)
-            total = back if total is None else added(total, back)
-        return total
+        return _summed(self._adjoint_parts, y)
+
+    @cached_property
+    def _functions(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple(term._forward for term in self.terms)
+
+    @cached_property
+    def _adjoint_parts(self) -> _Parts:
+        where = places(term.codomain for term in self.terms)
+        return tuple(zip((term._backward for term in self.terms), where, strict=True))
 
     def _make_adjoint(self) -> LinearOperator:
         return HStack([term.H for term in self.terms])
@@ -164,16 +171,19 @@ class HStack(LinearOperator):
         return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
-        total: Any = None
-        for term, part in dealt(self.terms, x, "domain"):
-            y = term._forward(part)
-            total = y if total is None else added(total, y)
-        return total
+        return _summed(self._parts, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return tuple(
-            part for term in self.terms for part in as_tuple(term._backward(y), term.domain)
-        )
+        return flat([function(y) for function in self._adjoint_functions])
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        where = places(term.domain for term in self.terms)
+        return tuple(zip((term._forward for term in self.terms), where, strict=True))
+
+    @cached_property
+    def _adjoint_functions(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple(term._backward for term in self.terms)
 
     def _make_adjoint(self) -> LinearOperator:
         return VStack([term.H for term in self.terms])
@@ -284,18 +294,20 @@ class BlockDiagonal(LinearOperator):
         return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
-        return tuple(
-            out
-            for term, part in dealt(self.terms, x, "domain")
-            for out in as_tuple(term._forward(part), term.codomain)
-        )
+        return flat([function(x[place]) for function, place in self._parts])
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return tuple(
-            out
-            for term, part in dealt(self.terms, y, "codomain")
-            for out in as_tuple(term._backward(part), term.domain)
-        )
+        return flat([function(y[place]) for function, place in self._adjoint_parts])
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        where = places(term.domain for term in self.terms)
+        return tuple(zip((term._forward for term in self.terms), where, strict=True))
+
+    @cached_property
+    def _adjoint_parts(self) -> _Parts:
+        where = places(term.codomain for term in self.terms)
+        return tuple(zip((term._backward for term in self.terms), where, strict=True))
 
     def _make_adjoint(self) -> LinearOperator:
         if "self_adjoint" in self.tags:
@@ -367,6 +379,15 @@ class BlockDiagonal(LinearOperator):
 
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+
+
+def _summed(parts: _Parts, x: tuple[Any, ...]) -> Any:
+    """The sum of what the functions give, each of its part of a tuple."""
+    (function, place), *rest = parts
+    total = function(x[place])
+    for function, place in rest:
+        total = added(total, function(x[place]))
+    return total
 
 
 def _still_split(rule: Rule, blocks: Sequence[Rule]) -> Rule:

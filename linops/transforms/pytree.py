@@ -35,13 +35,13 @@ def register_jax() -> None:
     _register_below(Operator)  # type: ignore[type-abstract]
 
 
-def register(cls: type[Operator]) -> None:
-    """Register one class, once; JAX is imported already."""
+def register(cls: type[Operator]) -> bool:
+    """Register one class, once; whether it is registered. JAX is imported already."""
     if cls in _registered:
-        return
+        return True
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None:  # in the middle of its import
-        return
+        return False
     _registered.add(cls)
 
     def children(operator: Any) -> tuple[list[Any], _Static]:
@@ -59,6 +59,7 @@ def register(cls: type[Operator]) -> None:
         return rebuilt(cls, static.fields, data, static.name)
 
     tree_util.register_pytree_with_keys(cls, children_with_keys, build, children)
+    return True
 
 
 def check_static(operator: Operator) -> None:
