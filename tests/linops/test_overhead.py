@@ -6,6 +6,7 @@ Times are measured by `benchmarks/overhead.py`.
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 import sys
 from collections.abc import Callable
@@ -40,11 +41,13 @@ def calls(function: Callable[[], Any]) -> int:
         nonlocal entered
         entered += event == "call"
 
+    gc.disable()  # its callbacks are Python functions too
     sys.setprofile(count)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return entered
 
 
