@@ -118,9 +118,9 @@ def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
 
 def add(a: Any, b: Any) -> Any:
     """`a + b`."""
-    if is_scalar(a) and a == 0:
+    if _is_nought(a):
         return as_operator(b)
-    if is_scalar(b) and b == 0:
+    if _is_nought(b):
         return as_operator(a)
     if _nonlinear(a) or _nonlinear(b):
         return nonlinear.summed(_any_operator(a), _any_operator(b))
@@ -145,7 +145,7 @@ def add(a: Any, b: Any) -> Any:
 
 def subtract(a: Any, b: Any) -> Any:
     """`a - b`."""
-    if is_scalar(b) and b == 0:
+    if _is_nought(b):
         return _any_operator(a)
     return add(a, scale(-1, _any_operator(b)))
 
@@ -211,6 +211,10 @@ def power(operator: Operator, exponent: Any) -> Any:
     for _ in range(n):
         result = matmul(operator, result)
     return result
+
+
+def _is_nought(value: Any) -> bool:
+    return not isinstance(value, Operator) and is_scalar(value) and bool(value == 0)
 
 
 def _nonlinear(value: Any) -> bool:
