@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
     from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
+    from geometries.astra import from_astra
     from geometries.orbits import from_path, perturb, saddle, sinusoidal
     from geometries.projector import Projector
     from geometries.scans.center import (
@@ -70,6 +71,7 @@ __all__ = [
     "find_center",
     "flip_columns",
     "fold_turn",
+    "from_astra",
     "from_path",
     "line_integrals",
     "load_scan",
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "from_astra": "geometries.astra",
     "from_path": "geometries.orbits",
     "perturb": "geometries.orbits",
     "saddle": "geometries.orbits",
