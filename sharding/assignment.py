@@ -34,6 +34,9 @@ __all__ = ["Assignment", "Constraint", "assign"]
 _PREFERENCE = 1e-3
 """Seconds for each second that it takes to read what a device keeps resident: breaks ties."""
 
+_VIEW = 1e-3
+"""Of the latency of a step, what a movement that only takes views is priced at."""
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -55,11 +58,14 @@ class Constraint:
         Whether a leaf may run by an option.
     entries, exits
         Fixed states of inputs and outputs; None where they are free.
+    ends
+        The array axes of an edge along which elements may be cut, where they are free.
     """
 
     allowed: Callable[[Operator, Option], bool]
     entries: tuple[State, ...] | None = None
     exits: tuple[State, ...] | None = None
+    ends: Callable[[int], set[int]] | None = None
 
 
 def assign(
@@ -218,7 +224,10 @@ class _Walk:
     def _free(self, edge: int, taken: Sequence[State]) -> tuple[State, ...]:
         axes = {_axis(state) for state in taken}
         shape = self.graph.edges[edge].shape
-        cuts = [Sharded(a) for a, n in enumerate(shape) if a not in axes and n > 1]
+        legal = (
+            set(range(len(shape))) if self.constraint.ends is None else self.constraint.ends(edge)
+        )
+        cuts = [Sharded(a) for a, n in enumerate(shape) if a in legal - axes and n > 1]
         return (REPLICATED, *cuts)
 
     # --- what it costs ----------------------------------------------------------------------
@@ -275,6 +284,7 @@ class _Walk:
             before, after = writer.values[step.inputs[0]], writer.values[step.outputs[0]]
             volume = step.volume(before, after, self.mesh)  # type: ignore[attr-defined]
             if self.machine.shared:
+                price += _VIEW * self.machine.latency
                 if isinstance(step, (AllReduce, ReduceScatter)):
                     price += volume / self.machine.bandwidth + self.machine.latency
                 continue

@@ -44,6 +44,21 @@ class Request:
         }
         return way.cut not in others
 
+    def ends(self, m: int, graph: Graph, edge: int) -> set[int]:
+        """The array axes of an input or output that mesh axis `m` may cut: those of its name, so
+        that what has no such axis has a copy on every device."""
+        found = set()
+        for node in graph.nodes:
+            if node.operator is None:
+                continue
+            names = _named(node.operator, self.names[m])
+            rule = node.operator.rule
+            for edges, members in ((node.inputs, rule.domain), (node.outputs, rule.codomain)):
+                for k, row in zip(edges, members, strict=True):
+                    if k == edge:
+                        found |= {p for p, axis in enumerate(row) if axis.name in names}
+        return found
+
 
 def request(graph: Graph, partition: Any, devices: int | None) -> Request:
     """The request that `partition=` makes of a graph, for so many devices (None: free).

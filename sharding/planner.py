@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from linops.algebra.blocks import extent
@@ -27,7 +28,7 @@ from sharding.mesh import Mesh
 from sharding.options import Option
 from sharding.placement import Placement
 from sharding.program import Add, Compute, Program, Value, Writer
-from sharding.states import Replicated, Sharded, State, States
+from sharding.states import Replicated, Sharded, State, States, real_range
 
 __all__ = ["Plan", "plan"]
 
@@ -184,8 +185,9 @@ def plan(
         names = request.names or ("devices",)
         mesh = Mesh(available[: math.prod(shape)], shape, names)
         plans.append(_planned(A, graph, mesh, engine, machine, request, *common, ()))
-    best = plans[0]
-    for other in plans[1:]:
+    useful = [p for p in plans if not _idle(p)] if len(plans) > 1 else plans
+    best = useful[0]
+    for other in useful[1:]:
         if other.seconds < 0.98 * best.seconds:
             best = other
     best = _with_notes(best, plans, devices is None, len(available))
@@ -282,6 +284,7 @@ def _planned(
             allowed,
             None if entries is None else tuple(states[m] for states in entries),
             None if exits is None else tuple(states[m] for states in exits),
+            partial(request.ends, m, graph) if request.names else None,
         )
         found = assign(graph, n, decided, constraint, machine)
         if found is None:
@@ -308,7 +311,7 @@ def _planned(
                 operator.H, flatten(operator.H), mesh, executor, machine,
                 partitions.Request((), {}), True, memory, batch, probe, (), *ends,
             )  # fmt: skip
-            adjoint = back.forward
+            adjoint = _renumbered(back.forward, len(graph.leaves))
         else:
             adjoint = forward.adjoint()
     return Plan(
@@ -346,6 +349,25 @@ def _written(graph: Graph, mesh: tuple[int, ...], assignments: Sequence[Assignme
         for j, k in enumerate(graph.outputs)
     ]
     return writer.program(inputs, outputs)
+
+
+def _renumbered(program: Program, first: int) -> Program:
+    """The program with its leaves numbered from `first` on."""
+    steps = tuple(
+        replace(step, number=step.number + first) if isinstance(step, Compute) else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
+def _idle(found: Plan) -> bool:
+    """Whether the last device of a row has nothing but padding in every step that is cut."""
+    n = found.mesh.size
+    cuts = [(step.operator, step.cuts[0]) for step in found.forward.computes() if step.cuts[0]]
+    return bool(cuts) and all(
+        real_range(extent(leaf, str(cut)), n, n - 1)[0] >= extent(leaf, str(cut))
+        for leaf, cut in cuts
+    )
 
 
 def _placement(mesh: Mesh, shape: tuple[int, ...], states: States) -> Placement:

@@ -1,0 +1,262 @@
+"""Lowered operators on worker threads and in turn: the numbers of the operators themselves."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+
+import linops as lo
+from linops import functionals as fn
+from linops.errors import PlacementError
+from linops.testing import check_operator, dot_test
+from linops.testing.strategies import compositions as trees
+from sharding import plan
+
+
+def _parts(x: Any) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, x)) if isinstance(x, tuple) else (np.asarray(x),)
+
+
+def assert_close(got: Any, wanted: Any, rtol: float = 1e-12) -> None:
+    """Members agree to rounding of their largest entry."""
+    got, wanted = _parts(got), _parts(wanted)
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        if b.size:
+            np.testing.assert_allclose(a, b, rtol=0, atol=rtol * (np.abs(b).max() + 1e-30))
+
+
+@pytest.mark.parametrize("name", compositions.LINEAR)
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_every_composition_on_any_number_of_devices(name: str, executor: str) -> None:
+    A = compositions.LINEAR[name]()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    forward, backward = A @ x, A.H @ y
+    for n in (1, 2, 3, 5, 8):
+        B = plan(A, devices=n, executor=executor).lower()
+        assert_close(B @ x, forward)
+        assert_close(B.H @ y, backward)
+
+
+@pytest.mark.parametrize(
+    "partition", ["view", "z", "y", "row", {"view": 2, "z": 3}, {"view": 3, "col": 2}]
+)
+def test_a_projector_by_any_axis(partition: Any) -> None:
+    A = compositions.projector()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    counts = (6,) if isinstance(partition, dict) else (2, 3, 8)
+    for n in counts:
+        p = plan(A, devices=n, partition=partition)
+        B = p.lower()
+        assert_close(B @ x, A @ x)
+        assert_close(B.H @ y, A.H @ y)
+        (compute,) = [s for s in p.forward.steps if s.kind == "Compute"]
+        names = tuple(partition) if isinstance(partition, dict) else (partition,)
+        assert compute.cuts == names
+
+
+def test_owner_computed_outputs_are_the_same_bits_on_any_number_of_devices() -> None:
+    A = compositions.projector().with_precision("float32")
+    x = A.domain.random(1)
+    one = A @ x
+    for n in (2, 3, 5, 8):
+        B = plan(A, devices=n, partition="view").lower()
+        np.testing.assert_array_equal(B @ x, one)
+
+
+def test_deterministic_plans_give_the_same_bits_both_ways() -> None:
+    A = compositions.projector().with_precision("float32")
+    x, y = A.domain.random(1), A.codomain.random(2)
+    for n in (1, 2, 3, 5, 8):
+        p = plan(A, devices=n, deterministic=True)
+        B = p.lower()
+        np.testing.assert_array_equal(B @ x, A @ x)
+        np.testing.assert_array_equal(B.H @ y, A.H @ y)
+        kinds = {s.kind for program in (p.forward, p.adjoint) for s in program.steps}
+        assert not kinds & {"AllReduce", "ReduceScatter"}
+
+
+def test_batches_and_empty_batches_keep_their_axes() -> None:
+    A = compositions.LINEAR["projector over gradient"]()
+    B = plan(A, devices=3).lower()
+    x = np.random.default_rng(0).standard_normal((2, 3, *A.domain.shape))
+    assert_close(B @ x, A @ x)
+    assert (B @ x[:0])[0].shape == (0, 3, *A.codomain.shape[0])
+
+
+@settings(max_examples=60)
+@given(trees(), st.integers(1, 5), st.booleans())
+def test_random_trees(pair: Any, n: int, threads: bool) -> None:
+    A, dense = pair
+    B = plan(A, devices=n, executor="threads" if threads else "serial").lower()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    assert_close(
+        B @ x, A @ x, 1e-4 if A.dtype.itemsize in (4,) or A.dtype == "complex64" else 1e-10
+    )
+    assert_close(B.H @ y, A.H @ y, 1e-4 if A.dtype in ("float32", "complex64") else 1e-10)
+    assert B.shape == dense.shape
+
+
+def test_it_is_an_operator_like_any_other() -> None:
+    A = compositions.projector()
+    B = plan(A, devices=3, partition="view").lower()
+    check_operator(B)
+    dot_test(B)
+    C = pickle.loads(pickle.dumps(B))
+    x = A.domain.random(1)
+    np.testing.assert_array_equal(C @ x, B @ x)
+    assert_close((B.H @ B) @ x, A.H @ (A @ x))
+    assert_close((2 * B + B) @ x, 3 * (A @ x))
+
+
+def test_gram_columns_and_diagonals_keep_the_placements() -> None:
+    A = compositions.projector()
+    w = np.random.default_rng(5).random(A.codomain.shape)
+    p = plan(A, devices=3, partition="view")
+    B = p.lower()
+    x = A.domain.random(1)
+    G = B.gram(w)
+    assert_close(G @ x, A.gram(w) @ x)
+    assert_close(G.diagonal(), A.gram(w).diagonal())
+    assert G.domain.placement == p.domain_placement
+    index = np.array([3, 0, -1, 17])
+    C = B.columns(index)
+    z = C.domain.random(7)
+    assert_close(C @ z, A.columns(index) @ z)
+    assert C.codomain.placement == p.codomain_placement
+
+
+def _functionals() -> dict[str, Any]:
+    A = compositions.projector()
+    V, W = A.domain, A.codomain
+    misfit = fn.LeastSquares(W).shifted(W.random(9)) @ A
+    return {
+        "misfit": misfit,
+        "qggmrf": fn.QGGMRF(V),
+        "total variation": fn.TotalVariation(V),
+        "l1": fn.L1(V),
+        "huber": fn.Huber(V, 0.1),
+        "misfit and prior": misfit + 0.3 * fn.QGGMRF(V),
+    }
+
+
+@pytest.mark.parametrize("name", list(_functionals()))
+@pytest.mark.parametrize("partition", ["auto", "z"])
+def test_functionals_are_global(name: str, partition: str) -> None:
+    f = _functionals()[name]
+    x = f.domain.random(5)
+    for n in (1, 2, 3, 8):
+        B = plan(f, devices=n, partition=partition).lower()
+        value = B(x)
+        assert isinstance(value, float)
+        assert value == pytest.approx(f(x), rel=1e-12)
+        for attempt in (lambda g: g.gradient(x), lambda g: g.surrogate(x) @ x):
+            try:
+                wanted = attempt(f)
+            except TypeError:
+                continue
+            assert_close(attempt(B), wanted)
+
+
+def test_a_plan_is_linearised_block_by_block() -> None:
+    A = compositions.projector()
+    N = lo.transmission(A, 2.0)
+    x, y = A.domain.random(1), A.codomain.random(2)
+    for n in (1, 2, 3, 8):
+        B = plan(N, devices=n, partition="view").lower()
+        assert_close(B(x), N(x))
+        J, wanted = B.jacobian(x), N.jacobian(x)
+        assert_close(J @ x, wanted @ x)
+        assert_close(J.H @ y, wanted.H @ y)
+        assert_close(B.vjp(x, y), N.vjp(x, y))
+
+
+def test_a_worker_s_error_reaches_the_caller_with_its_device() -> None:
+    def broken(x: np.ndarray) -> np.ndarray:
+        raise ArithmeticError("no result")
+
+    space = lo.Space((6,), "float64", ("x",))
+    A = lo.from_functions(
+        broken, broken, domain=space, codomain=space, rule="x -> x", blockwise=True
+    )
+    before = threading.active_count()
+    for _ in range(3):
+        with pytest.raises(ArithmeticError, match="no result") as caught:
+            plan(A, devices=3).lower() @ np.ones(6)
+        assert any("device" in note for note in caught.value.__notes__)
+    assert threading.active_count() <= before + 8
+
+
+def test_two_plans_at_once_from_two_threads() -> None:
+    A = compositions.projector()
+    x = A.domain.random(1)
+    plans = [plan(A, devices=n, partition=axis).lower() for n, axis in ((3, "view"), (2, "z"))]
+    wanted = A @ x
+    faults: list[BaseException] = []
+
+    def work(B: Any) -> None:
+        try:
+            for _ in range(20):
+                assert_close(B @ x, wanted)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(B,)) for B in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    "chunks", [{"view": 3}, {"z": 2}, {"view": 2, "y": 3}, {"row": 4}, {"z": 1}]
+)
+def test_bands_change_no_result(chunks: dict[str, int]) -> None:
+    A = compositions.projector()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    for n in (1, 3):
+        p = plan(A, devices=n, chunks=chunks)
+        assert any(step.kind == "Loop" for step in p.forward.steps)
+        B = p.lower()
+        assert_close(B @ x, A @ x)
+        assert_close(B.H @ y, A.H @ y)
+
+
+def test_bands_of_an_axis_that_nobody_has_are_refused() -> None:
+    with pytest.raises(PlacementError, match="no leaf loops over an axis 'time'"):
+        plan(compositions.projector(), chunks={"time": 3})
+    with pytest.raises(PlacementError, match="give a count"):
+        plan(compositions.projector(), chunks={"z": 0})
+
+
+def test_torch_tensors_and_their_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    A = compositions.projector()
+    B = plan(A, devices=3, partition="view").lower()
+    x = torch.tensor(A.domain.random(1), requires_grad=True)
+    (B @ x).pow(2).sum().backward()
+    wanted = 2 * (A.H @ (A @ x.detach().numpy()))
+    assert_close(x.grad.numpy(), wanted)
+
+
+def test_complex_data_on_a_real_operator() -> None:
+    A = compositions.LINEAR["diffusion"]()
+    B = plan(A, devices=3).lower()
+    x = A.domain.random(1) + 1j * A.domain.random(2)
+    assert_close(B @ x, A @ x)

@@ -1,0 +1,91 @@
+"""Placements of arrays in shared memory, and what every placement says of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from linops.errors import PlacementError
+from sharding import Mesh, Placement, Worker
+
+WORKERS = tuple(Worker(i) for i in range(6))
+
+
+def test_fields_shares_and_ranges() -> None:
+    p = Placement(WORKERS[:3], 0, 7)
+    assert (p.padded_size, p.share, p.replicas) == (9, 3, 1)
+    assert [p.real_range(i) for i in range(3)] == [(0, 3), (3, 6), (6, 7)]
+    assert [p.padded_range(i) for i in range(3)] == [(0, 3), (3, 6), (6, 9)]
+    assert p == Placement(WORKERS[:3], 0, 7, 9)
+    assert hash(p) == hash(Placement(WORKERS[:3], 0, 7, 9))
+    assert p != Placement(WORKERS[:3], 1, 7)
+
+
+def test_a_larger_share_may_be_asked_for() -> None:
+    p = Placement(WORKERS[:2], 0, 7, 10)
+    assert [p.real_range(i) for i in range(2)] == [(0, 5), (5, 7)]
+
+
+@pytest.mark.parametrize("padded", [7, 6, 5])
+def test_a_padded_size_that_does_not_hold_equal_shares_is_refused(padded: int) -> None:
+    with pytest.raises(PlacementError, match="the smallest is 8"):
+        Placement(WORKERS[:2], 0, 7, padded)
+
+
+def test_two_axes_on_two_mesh_axes() -> None:
+    mesh = Mesh(WORKERS, (2, 3), ("a", "b"))
+    p = Placement(WORKERS, (0, 1), (5, 7), None, mesh, 2)
+    assert p.padded_size == (6, 9)
+    assert p.padded_shape((5, 7)) == (6, 9)
+    assert p.padded_shape((4, 5, 7)) == (4, 6, 9)
+    assert p.ranges(5) == {0: (3, 5), 1: (6, 7)}
+    both = Placement(WORKERS, (0, 0), (7, 7), None, mesh, 1)
+    assert both.padded_size == (12, 12)
+    assert [both.ranges(i)[0] for i in range(6)] == [
+        (0, 2), (2, 4), (4, 6), (6, 7), (7, 7), (7, 7)
+    ]  # fmt: skip
+
+
+def test_copies_are_counted() -> None:
+    mesh = Mesh(WORKERS, (2, 3), ("view", "z"))
+    assert Placement(WORKERS, (None, 0), (None, 7), None, mesh).replicas == 2
+    assert Placement(WORKERS, (0, None), (7, None), None, mesh).replicas == 3
+    assert Placement(WORKERS[:4], None).replicas == 4
+
+
+def test_put_takes_the_real_length_alone() -> None:
+    p = Placement(WORKERS[:2], 0, 7)
+    x = np.arange(7.0)
+    assert p.gather(p.put(x)) is x
+    for length in (6, 8):
+        with pytest.raises(PlacementError, match=rf"axis 0 has {length} planes.* 7 real"):
+            p.put(np.zeros(length))
+    with pytest.raises(PlacementError, match="takes an array"):
+        p.put([1.0] * 7)
+
+
+def test_zeros_masks_and_norms_count_real_entries() -> None:
+    p = Placement(WORKERS[:2], 0, 7, ndim=2)
+    assert p.zeros((7, 3)).shape == (7, 3)
+    assert float((p.full(1.0) ** 2).sum()) == 7
+    assert p.mask(2).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one or more devices"),
+        ((WORKERS[0], WORKERS[0]), "twice"),
+    ],
+)
+def test_devices_that_are_none_or_repeated(arguments: tuple, message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        Placement(arguments, 0, 7)
+
+
+def test_a_mesh_holds_its_devices() -> None:
+    with pytest.raises(PlacementError, match="has 6 devices, got 5"):
+        Mesh(WORKERS[:5], (2, 3), ("a", "b"))
+    mesh = Mesh(WORKERS, (2, 3), ("a", "b"))
+    assert list(mesh.groups(1)) == [(0, 1, 2), (3, 4, 5)]
+    assert list(mesh.groups(0)) == [(0, 3), (1, 4), (2, 5)]

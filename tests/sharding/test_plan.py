@@ -1,0 +1,179 @@
+"""What plans are asked for, what they refuse, and what they say before anything runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+
+import geometries as ct
+import linops as lo
+from linops.compiled import pool
+from linops.errors import PlacementError
+from sharding import Described, Worker, plan
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition": "time"}, "no leaf has an axis 'time' .*z"),
+        ({"partition": {"view": 2, "time": 2}}, "no leaf has an axis 'time'"),
+        ({"partition": {"view": 2, "z": 2}, "devices": 5}, "takes 4 devices, there are 5"),
+        ({"partition": {"view": None, "z": None}}, "name the devices"),
+        ({"partition": {"view": 0, "z": 2}}, "give a count"),
+        ({"partition": {"view": 2, "z": None}, "devices": 5}, "no multiple of 2"),
+        ({"partition": 3}, "partition is 3"),
+        ({"devices": 0}, "name one or more"),
+        ({"devices": []}, "empty"),
+        ({"devices": [1, 1]}, "twice"),
+        ({"devices": True}, "True"),
+        ({"devices": 2.5}, "2.5"),
+        ({"devices": [Worker(0), Described(0)]}, "not of one kind"),
+        ({"executor": "mpi"}, "threads, shard_map, torch"),
+        ({"executor": "torch"}, "init_process_group"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        plan(compositions.projector(), **options)
+
+
+def test_an_axis_that_must_not_be_split_names_its_leaf() -> None:
+    space = lo.Space((4, 6), "complex128", ("y", "x"))
+    with pytest.raises(PlacementError, match="FFT must not be split along 'x'.*may be split: y"):
+        plan(lo.FFT(space, axes=("x",)), devices=2, partition="x")
+
+
+def test_only_operators_are_planned() -> None:
+    with pytest.raises(PlacementError, match="got ndarray"):
+        plan(np.eye(3))
+
+
+@pytest.mark.parametrize(("n", "shape"), [(4, (2, 2)), (6, (3, 2)), (8, (4, 2)), (7, (7, 1))])
+def test_open_sizes_are_near_square(n: int, shape: tuple[int, int]) -> None:
+    p = plan(compositions.projector(), devices=n, partition={"view": None, "z": None})
+    assert p.mesh.shape == shape
+    assert p.mesh.names == ("view", "z")
+    # rank = view_rank * S + z_rank
+    assert p.mesh.coordinates[shape[1]] == ((1, 0) if shape[1] < n else (0, 1))
+
+
+def test_a_grid_splits_views_and_slices_with_copies_of_each() -> None:
+    p = plan(compositions.projector(), devices=6, partition={"view": 3, "z": 2})
+    assert p.domain_placement.axes[1] == 0
+    assert p.domain_placement.axes[0] is None
+    assert p.domain_placement.replicas == 3
+    assert p.codomain_placement.axes[0] == 0
+
+
+def test_an_explicit_choice_of_devices_is_obeyed() -> None:
+    A = compositions.projector()
+    assert plan(A, devices=8).mesh.size == 8
+    assert plan(A, devices=[2, 0]).devices == (Worker(2), Worker(0))
+    assert plan(A, devices=[Worker(5)]).devices == (Worker(5),)
+
+
+def test_tiny_work_stays_on_one_device() -> None:
+    space = lo.Space((4,), "float32", ("x",))
+    p = plan(lo.Diagonal(np.ones(4, np.float32), space))
+    assert p.mesh.size == 1
+    assert "next choice" in p.explain() or p.devices == (Worker(0),)
+
+
+def test_devices_with_nothing_to_do_are_left_out() -> None:
+    space = lo.Space((5, 2048, 2048), "float32", ("z", "y", "x"))
+    with pool.limit(4, exceed=True):
+        p = plan(lo.Gradient(space), partition="z")
+    assert p.mesh.size == 3  # shares 2 2 1; four devices would share as 2 2 1 0
+    assert "3 of 4 devices" in p.explain()
+    assert "next choice" in p.explain()
+
+
+def test_the_bytes_of_a_halo() -> None:
+    # 8 (n - 1) ny nx for a float32 axis with one neighbouring plane
+    space = lo.Space((64, 256, 256), "float32", ("z", "y", "x"))
+    p = plan(lo.Gradient(space), devices=Described.several(4), partition="z")
+    (halo,) = [s for s in p.forward.steps if s.kind == "Halo"]
+    assert p.forward.volume(halo) == 1_572_864
+    assert "1,572,864" in p.explain()
+
+
+def test_the_bytes_of_views_against_slabs() -> None:
+    # 4 m S (n - 1) for a volume of m columns of S slices, forward and adjoint
+    views, size, n = 8, 16, 4
+    beam = ct.ConeBeam(np.linspace(0, 6, views), ct.Detector((24, 24)), 64.0, 128.0)
+    A = ct.Projector(beam, ct.Grid((size, size, size)), precision="float32")
+    p = plan(A, devices=Described.several(n), partition="view")
+    bytes_moved = 4 * size**2 * size * (n - 1)
+    total = sum(p.forward.volume(s) for s in p.forward.steps)
+    assert total in (0, bytes_moved)
+    back = sum(p.adjoint.volume(s) for s in p.adjoint.steps)
+    assert total + back == 2 * bytes_moved
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_numbers() -> None:
+    A = compositions.projector()
+    p = plan(A, devices=4)
+    assert plan(A, devices=4, memory=p.footprint.total).footprint.total == p.footprint.total
+    with pytest.raises(PlacementError, match=r"needs [0-9,]+ bytes .* allowed are 100; use more"):
+        plan(A, devices=4, memory=100)
+
+
+def test_a_memory_limit_is_kept_by_other_plans() -> None:
+    A = compositions.projector((8, 16, 16), 12)
+    p = plan(A, devices=4, partition="auto")
+    less = int(p.footprint.total * 0.95)
+    q = plan(A, devices=4, memory=less)
+    assert q.footprint.total <= less
+    x, y = A.domain.random(1), A.codomain.random(2)
+    B = q.lower()
+    np.testing.assert_allclose(B @ x, A @ x, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=0, atol=1e-10)
+
+
+def test_absent_devices_are_planned_for_and_refuse_to_run() -> None:
+    A = compositions.projector()
+    p = plan(A, devices=Described.several(4), partition="view")
+    with pytest.raises(PlacementError, match="descriptions"):
+        p.domain_placement.put(A.domain.zeros())
+    with pytest.raises(PlacementError, match="cannot run"):
+        p.lower() @ A.domain.zeros()
+
+
+def test_a_problem_that_fits_no_machine_is_explained_at_once() -> None:
+    space = lo.Space((4096, 4096, 4096), "float32", ("z", "y", "x"))
+    A = lo.Gradient(space)
+    devices = Described.several(64, memory=80e9)
+    tracemalloc.start()
+    start = time.process_time()
+    text = plan(A.gram(), devices=devices, partition="z").explain()
+    seconds = time.process_time() - start
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+    assert seconds < 5.0  # a second here; the bound leaves room for a loaded machine
+    assert "4096" in text
+
+
+def test_the_table_names_steps_bytes_and_memory() -> None:
+    p = plan(compositions.LINEAR["gram with weights"](), devices=4, partition="view")
+    text = p.explain()
+    for word in ("Compute", "Projector", "Diagonal", "bytes moved", "flops", "memory", "view"):
+        assert word in text
+    assert str(p) == text
+
+
+def test_one_device_has_no_movement() -> None:
+    for name, make in compositions.LINEAR.items():
+        p = plan(make(), devices=1)
+        for program in (p.forward, p.adjoint):
+            assert all(program.volume(step) == 0 for step in program.steps), name

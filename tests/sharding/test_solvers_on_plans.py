@@ -1,0 +1,65 @@
+"""Solvers take lowered operators as they take any other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+
+import linops as lo
+import solvers
+from sharding import plan
+
+
+def _problem() -> tuple[lo.LinearOperator, np.ndarray]:
+    A = compositions.projector((5, 6, 6), 24)
+    return A, A @ A.domain.random(0) + 0.1 * A.codomain.random(3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("partition", ["view", "z"])
+def test_cgls_iterates_agree_after_thirty_steps(n: int, partition: str) -> None:
+    A, y = _problem()
+    # Damped, so that rounding is not magnified by directions that the data do not see.
+    wanted = solvers.cgls(A, y, iterations=30, damp=3.0)
+    B = plan(A, devices=n, partition=partition).lower()
+    got = solvers.cgls(B, y, iterations=30, damp=3.0)
+    scale = np.abs(wanted.solution).max()
+    np.testing.assert_allclose(got.solution, wanted.solution, rtol=0, atol=1e-8 * scale)
+    np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-9)
+    assert got.reason == wanted.reason
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda A, y: solvers.sirt(A, y, iterations=10),
+        lambda A, y: solvers.tv(A, y, weight=0.1, iterations=5),
+        lambda A, y: solvers.tv(A, y, weight=0.1, iterations=5, method="pdhg"),
+        lambda A, y: solvers.vcd(A, y, iterations=3),
+    ],
+    ids=["sirt", "tv adam", "tv pdhg", "vcd"],
+)
+def test_other_solvers(solve) -> None:
+    A, y = _problem()
+    wanted = solve(A, y).solution
+    for n in (2, 3):
+        got = solve(plan(A, devices=n, partition="view").lower(), y).solution
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
+
+
+def test_a_prior_is_lowered_by_the_space() -> None:
+    A, _ = _problem()
+    B = plan(A, devices=3, partition="z").lower()
+    prior = lo.functionals.QGGMRF(A.domain)
+    lowered = B.domain.lower(prior)
+    x = A.domain.random(4)
+    assert lowered(x) == pytest.approx(prior(x), rel=1e-12)
+    assert lowered.gradient.domain.placement == B.domain.placement
+    assert B.domain.lower(lowered) is lowered
