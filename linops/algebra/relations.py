@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import AnySpace
 
-__all__ = ["Link", "Position", "product_links", "product_rule", "stack_rule", "sum_rule"]
+__all__ = [
+    "Link",
+    "Position",
+    "fresh_name",
+    "positions",
+    "product_links",
+    "product_rule",
+    "stack_rule",
+    "sum_rule",
+]
 
 Position = tuple[int, int]
 """Member of a space, and axis within it."""

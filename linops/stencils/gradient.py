@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.relations import fresh_name
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
@@ -51,7 +52,7 @@ class Gradient(LinearOperator):
         # planes: of the output; lead: input planes before the first of them; ends: the real
         # range of output planes, the last of which has no forward neighbour.
         names = domain.axes or tuple(f"axis{i}" for i in range(domain.ndim))
-        component = "component" if "component" not in names else "component_of_gradient"
+        component = fresh_name("component", set(names))
         axes = None if domain.axes is None else (component, *names)
         codomain = Space((domain.ndim, *planes), domain.dtype, axes)
         left = tuple(Axis(name, 1) for name in names)
