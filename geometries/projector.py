@@ -26,7 +26,8 @@ from linops.space import Space
 
 __all__ = ["Projector", "ProjectorColumns"]
 
-_MODELS = ("siddon",)
+_MODELS = ("siddon", "footprint")
+_PROFILES = ("trapezoid", "box")
 _BACKENDS = ("auto", "numba")
 
 
@@ -41,12 +42,16 @@ class Projector(LinearOperator):
         The volume `(z, y, x)` or image `(y, x)`.
     model
         `"siddon"`: the exact length of each ray within each cell, cells of constant value
-        (Siddon 1985).
+        (Siddon 1985). `"footprint"`: the mean over each detector cell of a voxel's separable
+        shadow (Long, Fessler and Balter 2010); see the page on models.
     backend
         `"auto"` or `"numba"`, compiled code on the CPU.
     precision
         `"fast"` (float32, fast-math), `"float32"` or `"float64"`; geometry is always set up in
         float64.
+    profile
+        Of a footprint along the columns: `"trapezoid"` (the default), or `"box"`. None for other
+        models.
 
     Notes
     -----
@@ -61,9 +66,11 @@ class Projector(LinearOperator):
     Raises
     ------
     GeometryError
-        For a scan that the precision cannot resolve, or another number of dimensions.
+        For a scan that the precision cannot resolve, another number of dimensions, or frames that
+        the model does not permit.
     ValueError
-        For an unknown model, backend or precision, or a grid that the backend cannot serve.
+        For an unknown model, profile, backend or precision, or a grid that the backend cannot
+        serve.
     """
 
     batched = True
@@ -78,11 +85,13 @@ class Projector(LinearOperator):
         model: str = "siddon",
         backend: str = "auto",
         precision: str | Precision = "fast",
+        profile: str | None = None,
     ) -> None:
         if not isinstance(model, str) or model not in _MODELS:
             raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
         if not isinstance(backend, str) or backend not in _BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
+        shape = _profile_of(model, profile)
         accuracy = Precision.of(precision)
         admit(geometry, grid, accuracy)
         limit = pitch_limit(grid, accuracy)
@@ -93,12 +102,13 @@ class Projector(LinearOperator):
         frames = _frames(geometry.trajectory.host)
         whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
-        kernel = _kernel_of(geometry.trajectory.host, frames, grid)
+        kernel = _kernel_of(model, geometry.trajectory.host, frames, grid)
         detector = geometry.detector.shape
         self._set_up(
             geometry,
             grid,
             model,
+            shape,
             accuracy,
             kernel,
             frames,
@@ -113,6 +123,7 @@ class Projector(LinearOperator):
         geometry: Beam | Trajectory,
         grid: Grid,
         model: str,
+        profile: str | None,
         precision: Precision,
         kernel: str,
         frames: np.ndarray,
@@ -139,6 +150,7 @@ class Projector(LinearOperator):
             tags=("nonnegative",),
         )
         self.geometry, self.grid, self.model = geometry, grid, model
+        self.profile = profile
         self.backend = "numba"
         self._kernel = kernel
         self.frames = arrays.snapshot(frames)
@@ -148,7 +160,9 @@ class Projector(LinearOperator):
 
     def with_precision(self, precision: str | Precision) -> Projector:
         """The same scan in another precision."""
-        return Projector(self.geometry, self.grid, self.model, self.backend, precision)
+        return Projector(
+            self.geometry, self.grid, self.model, self.backend, precision, self.profile
+        )
 
     def with_geometry(self, geometry: Beam | Trajectory) -> Projector:
         """Another scan with as many views of the same kind, checked like a new one."""
@@ -159,7 +173,9 @@ class Projector(LinearOperator):
                 f"{old.detector.shape} cells, got {new.kind}, {new.views} views, "
                 f"{new.detector.shape} cells"
             )
-        return Projector(geometry, self.grid, self.model, self.backend, self.precision)
+        return Projector(
+            geometry, self.grid, self.model, self.backend, self.precision, self.profile
+        )
 
     # --- hooks ---------------------------------------------------------------------------
 
@@ -195,8 +211,8 @@ class Projector(LinearOperator):
                 voxels[position] = count
         block = object.__new__(Projector)
         block._set_up(
-            self.geometry, self.grid, self.model, self.precision, self._kernel, frames, window,
-            views, tuple(cells), tuple(voxels),
+            self.geometry, self.grid, self.model, self.profile, self.precision, self._kernel,
+            frames, window, views, tuple(cells), tuple(voxels),
         )  # fmt: skip
         block.__dict__["_frozen"] = True
         return block
@@ -323,11 +339,27 @@ def _frames(trajectory: Trajectory) -> np.ndarray:
     return np.stack([np.asarray(part) for part in parts], axis=1)
 
 
-def _kernel_of(trajectory: Trajectory, frames: np.ndarray, grid: Grid) -> str:
-    """The kernel that the frames allow, decided once for the whole scan."""
-    if grid.dims == 2:
-        return "planar"
-    from geometries.kernels.structure import kernel_of
+def _profile_of(model: str, profile: str | None) -> str | None:
+    if model != "footprint":
+        if profile is not None:
+            raise ValueError(f"profile is {profile!r}; only model 'footprint' has one")
+        return None
+    if profile is None:
+        return _PROFILES[0]
+    if not isinstance(profile, str) or profile not in _PROFILES:
+        raise ValueError(f"profile is {profile!r}; it is one of {', '.join(_PROFILES)}")
+    return profile
+
+
+def _kernel_of(model: str, trajectory: Trajectory, frames: np.ndarray, grid: Grid) -> str:
+    """The kernel that model and frames allow, decided once for the whole scan."""
+    from geometries.kernels import footprint_views, structure
     from geometries.kernels.volume_scan import VolumeScan
 
-    return kernel_of(VolumeScan.from_frames(trajectory.kind, frames, trajectory.detector, grid))
+    choose = {"siddon": structure.kernel_of, "footprint": footprint_views.kernel_of}[model]
+    parts = trajectory.kind, frames, trajectory.detector, grid
+    if grid.dims == 3:
+        return choose(VolumeScan.from_frames(*parts))
+    if model == "footprint":
+        choose(footprint_views.embedded(*parts))
+    return "planar"

@@ -8,6 +8,7 @@ already in the kernel's order is not copied.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +30,19 @@ _MODULES = {
 }
 
 
-def make(projector: Projector) -> PlanarRunner | VolumeRunner:
+def make(projector: Projector) -> Any:
     """The runner of a projector."""
-    return PlanarRunner(projector) if projector.grid.dims == 2 else VolumeRunner(projector)
+    return _RUNNERS[projector.model, projector.backend](projector)
 
 
 class PlanarRunner:
-    """Images `(y, x)` and sinograms `(view, col)`, any batch axes in front."""
+    """Images `(y, x)` and sinograms `(view, col)`, any batch axes in front.
 
-    def __init__(self, projector: Projector) -> None:
-        from geometries.kernels import planar
+    `kernel` has the functions of the module `planar`, which is the default.
+    """
 
-        self._kernel = planar
+    def __init__(self, projector: Projector, kernel: Any = None) -> None:
+        self._kernel = import_module("geometries.kernels.planar") if kernel is None else kernel
         grid, detector = projector.grid, projector.geometry.detector.host
         frames = np.asarray(projector.frames)
         parallel = projector.geometry.kind == "parallel"
@@ -128,10 +130,16 @@ class PlanarRunner:
 
 
 class VolumeRunner:
-    """Volumes `(z, y, x)` and projections `(view, row, col)`, any batch axes in front."""
+    """Volumes `(z, y, x)` and projections `(view, row, col)`, any batch axes in front.
 
-    def __init__(self, projector: Projector) -> None:
-        self._kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
+    `kernel` has the functions of the module `columns`; by default the module that the projector's
+    frames allow.
+    """
+
+    def __init__(self, projector: Projector, kernel: Any = None) -> None:
+        if kernel is None:
+            kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
+        self._kernel = kernel
         grid, detector = projector.grid, projector.geometry.detector.host
         self._scan = VolumeScan.from_frames(
             projector.geometry.kind, np.asarray(projector.frames), detector, grid
@@ -260,3 +268,27 @@ def _real_views(count: int, window: list[int]) -> np.ndarray:
     views[: window[0]] = -1
     views[window[1] :] = -1
     return views
+
+
+def _siddon(projector: Projector) -> PlanarRunner | VolumeRunner:
+    return PlanarRunner(projector) if projector.grid.dims == 2 else VolumeRunner(projector)
+
+
+def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
+    from geometries.kernels.footprint import Footprint, PlanarFootprint
+    from geometries.kernels.footprint_views import embedded
+
+    kind, frames = projector.geometry.kind, np.asarray(projector.frames)
+    detector, grid = projector.geometry.detector.host, projector.grid
+    planar = grid.dims == 2
+    scan = (embedded if planar else VolumeScan.from_frames)(kind, frames, detector, grid)
+    kernel = Footprint(scan, projector._kernel, projector.profile == "box")
+    if planar:
+        return PlanarRunner(projector, PlanarFootprint(kernel, scan))
+    return VolumeRunner(projector, kernel)
+
+
+_RUNNERS: dict[tuple[str, str], Callable[[Projector], Any]] = {
+    ("siddon", "numba"): _siddon,
+    ("footprint", "numba"): _footprint,
+}

@@ -1,0 +1,353 @@
+"""The separable footprint of volumes and images: arrays in and out, work cut into tiles.
+
+A `Footprint` holds a scan's numbers (`footprint_views`) and one of three sets of tiles: `level`
+where a voxel column meets detector columns slice by slice (rows that are slices, and images),
+`footprint_tiles` with the row rule. Formulas are in `footprint_profile` and `footprint_rows`.
+
+Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
+float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
+and detector; planes outside are never read, and written as zeros. `views` selects views of the
+scan. Every sum has one owner and one order, so results do not depend on threads or tiles.
+
+Scratch a thread: forward two tiles of the detector of at most 1 MiB each (and a column at least),
+adjoint 64 voxel columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geometries.kernels import footprint_level as level
+from geometries.kernels import footprint_tiles as tiles
+from geometries.kernels.footprint_views import table
+from geometries.kernels.structure import aligned_shift
+from geometries.kernels.volume_scan import VolumeScan
+from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from linops.compiled import pool
+
+__all__ = ["Footprint", "PlanarFootprint"]
+
+Real = NDArray[np.floating]
+_TILE = 1 << 20  # bytes of a forward tile
+_PATCH = (4, 16)  # lines and columns of voxels that an adjoint task owns
+
+
+class Footprint:
+    """The footprint of one scan, with the interface of the Siddon kernels of volumes.
+
+    Parameters
+    ----------
+    scan
+        The scan, which the methods take again; for images one of a single slice
+        (`footprint_views.embedded`).
+    kernel
+        `"planar"` for images, else what `footprint_views.kernel_of` says.
+    box
+        The profile of constant height instead of the trapezoid.
+    """
+
+    def __init__(self, scan: VolumeScan, kernel: str, box: bool) -> None:
+        self._table = table(scan, box)
+        self._shift: int | None = 0 if kernel == "planar" else None
+        if kernel.startswith("aligned"):
+            self._shift = aligned_shift(scan) if scan.views else 0
+
+    def forward(
+        self,
+        scan: VolumeScan,
+        volume: Real,
+        out: Real,
+        *,
+        first_cell: tuple[int, int, int] = (0, 0, 0),
+        first_row: int = 0,
+        first_column: int = 0,
+        views: ArrayLike | None = None,
+        precision: str = "fast",
+    ) -> None:
+        """Project `volume` (B, ly, lx, lz) into `out` (B, views, columns, rows)."""
+        numbers = view_numbers(scan, views)
+        check("volume", volume, (None, None, None, None))
+        batch, ly, lx, lz = volume.shape
+        check("out", out, (batch, numbers.size, None, None))
+        flat = volume.reshape(batch, ly * lx, lz)
+        plane = (*_plane(scan, first_cell, ly, lx), lx)
+        if self._shift is not None:
+            common = self._common(scan, self._shift, first_row, out.shape[3], first_cell[0], lz)
+            cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
+
+            def task(i: int) -> None:
+                level.forward_tile(
+                    *self._table, numbers, flat, first_cell, plane, out, first_column, common,
+                    _of_one(cuts[i]),
+                )  # fmt: skip
+
+        else:
+            zero = _zero(precision)
+            most = max(1, _TILE // max(1, batch * out.shape[3] * zero.itemsize))
+            cuts = detector_tiles(numbers.size, out.shape[2], pool.workers(), most=most)
+            slices = overlap(first_cell[0], lz, scan.grid_shape[0])
+
+            def task(i: int) -> None:
+                tiles.forward_tile(
+                    *self._table, numbers, flat, first_cell, plane, slices, out, first_column,
+                    first_row, _of_one(cuts[i]), precision == "fast", zero,
+                )  # fmt: skip
+
+        pool.run(task, len(cuts))
+
+    def adjoint(
+        self,
+        scan: VolumeScan,
+        projections: Real,
+        out: Real,
+        *,
+        first_cell: tuple[int, int, int] = (0, 0, 0),
+        first_row: int = 0,
+        first_column: int = 0,
+        views: ArrayLike | None = None,
+        precision: str = "fast",
+    ) -> None:
+        """The transpose: `projections` (B, views, columns, rows) to `out` (B, ly, lx, lz)."""
+        self._back(
+            scan,
+            projections,
+            out,
+            first_cell,
+            first_row,
+            first_column,
+            views,
+            precision,
+            squared=False,
+        )
+
+    def gram_diagonal(self, scan: VolumeScan, weights: Real | None, out: Real) -> None:
+        """Sum over cells of w a^2 for each voxel of the grid, `out` (1, y, x, z); None for ones.
+
+        Weights a are those of "float64".
+        """
+        rows, cols = scan.shape
+        if weights is None:
+            weights = np.ones((1, scan.views, cols, rows), out.dtype)
+        self._back(scan, weights, out, (0, 0, 0), 0, 0, None, "float64", squared=True)
+
+    def forward_columns(
+        self,
+        scan: VolumeScan,
+        values: Real,
+        index: ArrayLike,
+        out: Real,
+        *,
+        first_slice: int = 0,
+        first_row: int = 0,
+        first_column: int = 0,
+        views: ArrayLike | None = None,
+        precision: str = "fast",
+    ) -> None:
+        """`forward` of a volume that is zero but for `values` (B, n, lz) at positions `index`.
+
+        `index` (n,) holds ``iy * nx + ix`` of the whole grid, -1 for inert entries; positions may
+        repeat.
+        """
+        numbers = view_numbers(scan, views)
+        positions = np.ascontiguousarray(index, dtype=np.int64).reshape(-1)
+        check("values", values, (None, positions.size, None))
+        check("out", out, (values.shape[0], numbers.size, None, None))
+        width = scan.grid_shape[2]
+        cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
+        if self._shift is not None:
+            common = self._common(
+                scan, self._shift, first_row, out.shape[3], first_slice, values.shape[2]
+            )
+
+            def task(i: int) -> None:
+                level.forward_subset(
+                    *self._table, numbers, values, positions, width, out, first_column, common,
+                    _of_one(cuts[i]),
+                )  # fmt: skip
+
+        else:
+            slices = overlap(first_slice, values.shape[2], scan.grid_shape[0])
+
+            def task(i: int) -> None:
+                tiles.forward_subset(
+                    *self._table, numbers, values, positions, width, first_slice, slices, out,
+                    first_column, first_row, _of_one(cuts[i]), precision == "fast",
+                    _zero(precision),
+                )  # fmt: skip
+
+        pool.run(task, len(cuts))
+
+    def adjoint_columns(
+        self,
+        scan: VolumeScan,
+        projections: Real,
+        index: ArrayLike,
+        out: Real,
+        *,
+        first_slice: int = 0,
+        first_row: int = 0,
+        first_column: int = 0,
+        views: ArrayLike | None = None,
+        precision: str = "fast",
+    ) -> None:
+        """The transpose of `forward_columns`, into `out` (B, n, lz)."""
+        numbers = view_numbers(scan, views)
+        positions = np.ascontiguousarray(index, dtype=np.int64).reshape(-1)
+        check("projections", projections, (None, numbers.size, None, None))
+        check("out", out, (projections.shape[0], positions.size, None))
+        width = scan.grid_shape[2]
+        cuts = blocks(positions.size, -(-positions.size // (4 * pool.workers())))
+        if self._shift is not None:
+            common = self._common(
+                scan, self._shift, first_row, projections.shape[3], first_slice, out.shape[2]
+            )
+
+            def task(i: int) -> None:
+                level.adjoint_subset(
+                    *self._table, numbers, projections, first_column, positions, width, out,
+                    common, cuts[i],
+                )  # fmt: skip
+
+        else:
+            slices = overlap(first_slice, out.shape[2], scan.grid_shape[0])
+
+            def task(i: int) -> None:
+                tiles.adjoint_subset(
+                    *self._table, numbers, projections, first_column, first_row, positions, width,
+                    first_slice, slices, out, cuts[i], precision == "fast", _zero(precision),
+                )  # fmt: skip
+
+        pool.run(task, len(cuts))
+
+    def _back(
+        self,
+        scan: VolumeScan,
+        projections: Real,
+        out: Real,
+        first_cell: tuple[int, int, int],
+        first_row: int,
+        first_column: int,
+        views: ArrayLike | None,
+        precision: str,
+        *,
+        squared: bool,
+    ) -> None:
+        numbers = view_numbers(scan, views)
+        check("projections", projections, (None, numbers.size, None, None))
+        batch, ly, lx, lz = out.shape
+        check("out", out, (projections.shape[0], None, None, None))
+        plane = _plane(scan, first_cell, ly, lx)
+        cuts = [
+            (b, y0, y1, x0, x1)
+            for b in range(batch)
+            for y0, y1 in blocks(ly, _PATCH[0])
+            for x0, x1 in blocks(lx, _PATCH[1])
+        ]
+        if self._shift is not None:
+            common = self._common(
+                scan, self._shift, first_row, projections.shape[3], first_cell[0], lz
+            )
+
+            def task(i: int) -> None:
+                level.adjoint_tile(
+                    *self._table, numbers, projections, first_column, out, first_cell, plane,
+                    common, cuts[i], squared,
+                )  # fmt: skip
+
+        else:
+            slices = overlap(first_cell[0], lz, scan.grid_shape[0])
+
+            def task(i: int) -> None:
+                tiles.adjoint_tile(
+                    *self._table, numbers, projections, first_column, first_row, out, first_cell,
+                    plane, slices, cuts[i], squared, precision == "fast", _zero(precision),
+                )  # fmt: skip
+
+        pool.run(task, len(cuts))
+
+    def _common(
+        self, scan: VolumeScan, shift: int, first_row: int, rows: int, first_slice: int, slices: int
+    ) -> tuple[int, int, int]:
+        """(first local row, first local slice, count) of the planes that rows and slices share."""
+        i0, i1 = overlap(first_row, rows, scan.shape[0])
+        k0, k1 = overlap(first_slice, slices, scan.grid_shape[0])
+        start, stop = max(i0, k0 - shift), min(i1, k1 - shift)
+        if start >= stop:
+            return 0, 0, 0
+        return start - first_row, start + shift - first_slice, stop - start
+
+
+class PlanarFootprint:
+    """The footprint of images, with the interface of the Siddon kernel of images.
+
+    `solid` is the footprint of the same scan of a single slice; images (B, y, x), sinograms
+    (B, view, column).
+    """
+
+    def __init__(self, solid: Footprint, scan: VolumeScan) -> None:
+        self._solid, self._scan = solid, scan
+
+    def forward(
+        self,
+        scan: Any,
+        image: Real,
+        out: Real,
+        *,
+        first_cell: tuple[int, int] = (0, 0),
+        **options: Any,
+    ) -> None:
+        """Project `image` into `out`."""
+        place = (0, *first_cell)
+        self._solid.forward(
+            self._scan, image[..., None], out[..., None], first_cell=place, **options
+        )
+
+    def adjoint(
+        self,
+        scan: Any,
+        sinogram: Real,
+        out: Real,
+        *,
+        first_cell: tuple[int, int] = (0, 0),
+        **options: Any,
+    ) -> None:
+        """The transpose."""
+        place = (0, *first_cell)
+        self._solid.adjoint(
+            self._scan, sinogram[..., None], out[..., None], first_cell=place, **options
+        )
+
+    def forward_cells(self, scan: Any, values: Real, index: ArrayLike, out: Real) -> None:
+        """Project the pixels `index` with `values` (B, n)."""
+        self._solid.forward_columns(self._scan, values[..., None], index, out[..., None])
+
+    def adjoint_cells(self, scan: Any, sinogram: Real, index: ArrayLike, out: Real) -> None:
+        """The transpose of `forward_cells`."""
+        self._solid.adjoint_columns(self._scan, sinogram[..., None], index, out[..., None])
+
+    def gram_diagonal(self, scan: Any, weights: Real | None, out: Real) -> None:
+        """Sum over cells of w a^2 for each pixel."""
+        kept = None if weights is None else np.ascontiguousarray(weights)[None, ..., None]
+        self._solid.gram_diagonal(self._scan, kept, out[None, ..., None])
+
+
+def _plane(
+    scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
+) -> tuple[int, int, int, int]:
+    """The real cells (x0, x1, y0, y1) of a local plane in the whole grid."""
+    return (
+        *overlap(first_cell[2], lx, scan.grid_shape[2]),
+        *overlap(first_cell[1], ly, scan.grid_shape[1]),
+    )
+
+
+def _of_one(tile: tuple[int, int, int, int]) -> tuple[int, int, int]:
+    view, _, start, stop = tile
+    return view, start, stop
+
+
+def _zero(precision: str) -> NDArray[Any]:
+    return np.zeros(1, np.float32 if precision == "fast" else np.float64)
