@@ -380,9 +380,7 @@ class _Machine:
         after, m = self.value(out), step.mesh_axis
         lines = list(groups(self.mesh, m))
         cut = isinstance(after.states[m], Sharded)
-        rest = [s for k, s in enumerate(after.states) if k != m]
-        single = not any(isinstance(s, Partial) for s in rest)
-        whole = self._empty(after) if single else None
+        whole = self._empty(after) if _is_cut(after.states) else None
         in_place = whole is not None and _writable(whole)
         pieces: list[Array | None] = [None] * self.n
         seen: set[tuple[tuple[int, int], ...]] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linops as lo
@@ -84,6 +84,7 @@ def _programs(draw: st.DrawFn) -> tuple[Program, np.ndarray, Mesh]:
     return writer.program([first], [k]), dense, mesh
 
 
+@settings(max_examples=200)
 @given(_programs())
 def test_random_programs_and_their_adjoints_are_matrices(drawn) -> None:
     program, dense, mesh = drawn
@@ -99,6 +100,7 @@ def test_random_programs_and_their_adjoints_are_matrices(drawn) -> None:
     np.testing.assert_allclose(twice.ravel(), dense @ x.ravel(), rtol=0, atol=1e-12 * _size(dense))
 
 
+@settings(max_examples=200)
 @given(_programs())
 def test_no_two_states_cut_one_array_axis(drawn) -> None:
     program, _, _ = drawn
