@@ -16,6 +16,7 @@ from linops.operator import Operator
 from linops.rule import Relation
 from sharding.graph import Graph
 from sharding.options import Option, options
+from sharding.states import REPLICATED
 
 __all__ = ["Request", "near_square", "request"]
 
@@ -36,6 +37,8 @@ class Request:
         """Whether a leaf may run so along mesh axis `m`."""
         if not self.names:
             return True
+        if self.names == ("batch",):
+            return way.cut is None and all(state == REPLICATED for state in way.reads)
         mine = _names_in(leaf, self.names[m])
         if mine:
             return way.cut in mine

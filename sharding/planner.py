@@ -21,7 +21,7 @@ from linops.rule import Relation
 from sharding import banding, partitions
 from sharding.assignment import Assignment, Constraint, assign
 from sharding.cost import Machine
-from sharding.devices import choose, machine_of
+from sharding.devices import Worker, choose, machine_of
 from sharding.graph import Graph, flatten
 from sharding.memory import Footprint, footprint
 from sharding.mesh import Mesh
@@ -68,6 +68,7 @@ class Plan:
     batch: tuple[int, ...]
     probe: bool
     notes: tuple[str, ...]
+    by_batch: bool = False
 
     @property
     def domain_placement(self) -> Any:
@@ -142,8 +143,9 @@ def plan(
     executor
         `"threads"`, `"shard_map"`, `"torch"`, `"serial"`, or `"auto"`.
     partition
-        `"auto"`, the name of an axis of a rule (`"view"`), or a grid of two of them
-        (`{"view": 2, "z": 3}`; None for a near-square factorisation).
+        `"auto"`, the name of an axis of a rule (`"view"`), a grid of two of them
+        (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each worker
+        thread takes its share of the first leading axis.
     memory
         Bytes that each device may hold; by default nine tenths of what is free.
     chunks
@@ -170,6 +172,8 @@ def plan(
         raise PlacementError(f"plan takes an Operator or Functional, got {type(A).__name__}")
     graph = flatten(A)
     available, engine = choose(devices, executor)
+    if partition == "batch":
+        return _by_batch(A, graph, available, engine, memory, tuple(batch))
     request = partitions.request(graph, partition, None if devices is None else len(available))
     if request.shape and math.prod(request.shape) > len(available):
         raise PlacementError(
@@ -192,6 +196,29 @@ def plan(
             best = other
     best = _with_notes(best, plans, devices is None, len(available))
     return _within_memory(best, request, dict(chunks or {}))
+
+
+def _by_batch(
+    operator: Operator,
+    graph: Graph,
+    available: tuple[Any, ...],
+    engine: str,
+    memory: float | None,
+    batch: tuple[int, ...],
+) -> Plan:
+    """A plan in which nothing is cut but the leading axis of the arrays."""
+    if engine not in ("serial", "threads") or not isinstance(available[0], Worker):
+        raise PlacementError(
+            f"partition='batch' runs on worker threads, not with executor {engine!r} on "
+            f"{available[0]}: there, cut the leading axis of the array itself"
+        )
+    mesh = Mesh(available, (len(available),), ("batch",))
+    nothing = partitions.Request(("batch",), {})
+    found = _planned(
+        operator, graph, mesh, engine, machine_of(available, engine), nothing, False, memory,
+        batch, True, (f"{len(available)} devices share the leading axis",),
+    )  # fmt: skip
+    return replace(found, by_batch=True)
 
 
 def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, int]) -> Plan:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from linops.arrays import Array
 from linops.compiled import pool
-from sharding.executors.shared import SharedEngine, run
+from sharding.executors.shared import SharedEngine, in_turn, run
 from sharding.program import Program
 
 __all__ = ["Engine"]
@@ -16,13 +16,12 @@ __all__ = ["Engine"]
 class Engine(SharedEngine):
     """Runs programs in turn, kernels on one thread."""
 
+    def _spread(self, task: Callable[[int], None], n: int) -> None:
+        with pool.limit(1):
+            in_turn(task, n)
+
     def _execute(
         self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
     ) -> list[Array]:
         with pool.limit(1):
-            return run(program, inputs, self.blocks, _in_turn, points)
-
-
-def _in_turn(task: Any, n: int) -> None:
-    for i in range(n):
-        task(i)
+            return run(program, inputs, self.blocks, in_turn, points)

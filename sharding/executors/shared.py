@@ -43,7 +43,7 @@ from sharding.states import Partial, Replicated, Sharded, States, Windowed, real
 if TYPE_CHECKING:
     from sharding.planner import Plan
 
-__all__ = ["Blocks", "SharedEngine", "run"]
+__all__ = ["Blocks", "SharedEngine", "in_turn", "run"]
 
 Spread = Callable[[Callable[[int], None], int], None]
 
@@ -106,6 +106,8 @@ class SharedEngine(ABC):
 
     def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
         """The outputs of a program, whole arrays of the real shapes."""
+        if self.plan.by_batch:
+            return self._by_batch(program, inputs)
         return self._execute(program, inputs, None)
 
     def linearised(self, program: Program, inputs: Sequence[Array]) -> SharedEngine:
@@ -117,6 +119,31 @@ class SharedEngine(ABC):
     def local(self, operator: Any) -> Any:
         """The operator itself: every device sees all of memory."""
         return operator
+
+    def _by_batch(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
+        """Every device runs the whole program on its share of the leading axis."""
+        first = program.values[program.inputs[0]].space
+        count = inputs[0].shape[0] if inputs[0].ndim > first.ndim else 0
+        if not count:
+            return self._execute(program, inputs, None)
+        parts: list[list[Array] | None] = [None] * self.plan.mesh.size
+
+        def task(device: int) -> None:
+            lo, hi = real_range(count, self.plan.mesh.size, device)
+            if lo < hi:
+                share = [x[lo:hi] for x in inputs]
+                parts[device] = run(program, share, self.blocks, in_turn, None)
+
+        self._spread(task, self.plan.mesh.size)
+        there = [part for part in parts if part is not None]
+        return [
+            arrays.namespace(*column).concat(column, axis=0)
+            for column in map(list, zip(*there, strict=True))
+        ]
+
+    @abstractmethod
+    def _spread(self, task: Callable[[int], None], n: int) -> None:
+        """Calls `task(i)` for every device."""
 
     @abstractmethod
     def _execute(
@@ -130,6 +157,12 @@ class SharedEngine(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.plan = state["plan"]
         self.blocks = Blocks(self.plan.mesh.shape, self.plan.mesh.coordinates)
+
+
+def in_turn(task: Callable[[int], None], n: int) -> None:
+    """Call `task(i)` for every device, one after the other."""
+    for i in range(n):
+        task(i)
 
 
 class _Held:

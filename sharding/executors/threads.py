@@ -6,7 +6,7 @@ The pool is the only source of parallelism: a kernel inside a worker runs its ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from linops.arrays import Array
@@ -19,6 +19,9 @@ __all__ = ["Engine"]
 
 class Engine(SharedEngine):
     """Runs the devices of a step side by side."""
+
+    def _spread(self, task: Callable[[int], None], n: int) -> None:
+        pool.run(task, n)
 
     def _execute(
         self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None

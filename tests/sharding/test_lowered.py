@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
+import compositions
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import compositions
 
 import linops as lo
 from linops import functionals as fn
@@ -23,6 +18,7 @@ from linops.errors import PlacementError
 from linops.testing import check_operator, dot_test
 from linops.testing.strategies import compositions as trees
 from sharding import plan
+from sharding.testing import check_placement
 
 
 def _parts(x: Any) -> tuple[np.ndarray, ...]:
@@ -260,3 +256,43 @@ def test_complex_data_on_a_real_operator() -> None:
     B = plan(A, devices=3).lower()
     x = A.domain.random(1) + 1j * A.domain.random(2)
     assert_close(B @ x, A @ x)
+
+
+def test_workers_share_the_leading_axis() -> None:
+    A = compositions.projector()
+    x = np.random.default_rng(0).standard_normal((5, 2, *A.domain.shape))
+    for n in (1, 2, 3, 8):
+        B = plan(A, devices=n, partition="batch").lower()
+        np.testing.assert_array_equal(B @ x, A @ x)
+        np.testing.assert_array_equal(B @ x[0, 0], A @ x[0, 0])
+        assert (B @ x[:0]).shape == (0, 2, *A.codomain.shape)
+        assert_close(B.H @ (A @ x), A.H @ (A @ x))
+
+
+@pytest.mark.parametrize("name", ["projector over gradient", "two rings", "gram with weights"])
+def test_check_placement_passes(name: str) -> None:
+    A = compositions.LINEAR[name]()
+    check_placement(A, plan(A, devices=3))
+
+
+def test_check_placement_finds_a_wrong_block() -> None:
+    class Shifted(lo.LinearOperator):
+        """Its blocks forget where they start."""
+
+        def __init__(self, n: int) -> None:
+            space = lo.Space((n,), "float64", ("x",))
+            super().__init__(space, space, rule="x -> x")
+            self.n = n
+
+        def _apply(self, x: np.ndarray) -> np.ndarray:
+            return x * np.arange(1, self.n + 1)
+
+        def _apply_adjoint(self, y: np.ndarray) -> np.ndarray:
+            return self._apply(y)
+
+        def _block(self, axis: str, start: int, stop: int, padded: bool) -> lo.LinearOperator:
+            return Shifted(stop - start)
+
+    A = Shifted(7)
+    with pytest.raises(AssertionError, match="the result of the lowered Shifted differs by"):
+        check_placement(A, plan(A, devices=3))

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
+import compositions
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import compositions
 
 import geometries as ct
 import linops as lo

@@ -1,0 +1,128 @@
+"""What a plan promises, checked: the same numbers, inert padding, a true adjoint.
+
+For users who declare operators of their own: `check_placement(A, plan(A, devices=4))` says in one
+line what is wrong. The checks of the operator itself are in `linops.testing`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.functionals.functional import Functional
+from linops.operator import LinearOperator, Operator
+from linops.space import ProductSpace
+from linops.testing import dot_test
+from sharding.planner import Plan
+
+__all__ = ["check_placement"]
+
+_GARBAGE = (0.0, 1e6, 1e30, float("nan"), float("inf"))
+
+
+def check_placement(operator: Operator, plan: Plan, seed: int = 0) -> None:
+    """Check a lowered operator against the operator itself, and its padding against garbage.
+
+    Parameters
+    ----------
+    operator
+        What was planned.
+    plan
+        Its plan, on any executor.
+    seed
+        Of the vectors.
+
+    Raises
+    ------
+    AssertionError
+        Where a result differs from the unplanned one beyond rounding, where garbage in the
+        padding of an input changes a bit of a result or survives in one, or where the adjoint is
+        none.
+    """
+    lowered = plan.lower()
+    x = operator.domain.random(seed)
+    if isinstance(operator, Functional):
+        _same(lowered(x), operator(x), operator, "the value")
+        _inert(lowered, x, "the value")
+        try:
+            gradient, wanted = lowered.gradient, operator.gradient(x)
+        except TypeError:
+            return
+        _same(gradient(x), wanted, operator, "the gradient")
+        _inert(gradient, x, "the gradient")
+        return
+    _same(lowered(x), operator(x), operator, "the result")
+    _inert(lowered, x, "the result")
+    if not isinstance(operator, LinearOperator):
+        return
+    y = operator.codomain.random(seed + 1)
+    _same(lowered.H(y), operator.H(y), operator, "the adjoint")
+    _inert(lowered.H, y, "the adjoint")
+    dot_test(lowered)
+    gram = lowered.gram()
+    _same(gram(x), operator.gram()(x), operator, "the gram")
+    _inert(gram, x, "the gram")
+
+
+def _inert(operator: Any, x: Any, what: str) -> None:
+    space = operator.domain
+    clean = _members(space, space.put(x))
+    reference: list[np.ndarray] | None = None
+    for value in _GARBAGE:
+        poisoned = [_poisoned(m, part, value) for m, part in zip(space.members, clean, strict=True)]
+        element = tuple(poisoned) if isinstance(space, ProductSpace) else poisoned[0]
+        result = operator(element)
+        if not arrays.is_array(result) and not isinstance(result, tuple):
+            found = [np.asarray(result)]
+        else:
+            parts = _members(operator.codomain, result)
+            found = [arrays.to_numpy(part) for part in parts]
+            for m, part in zip(operator.codomain.members, parts, strict=True):
+                _zero_tail(m, part, f"{what} of {operator.name}")
+        if reference is None:
+            reference = found
+        for a, b in zip(found, reference, strict=True):
+            if not np.array_equal(a, b):
+                raise AssertionError(
+                    f"{what} of {operator.name} changes where the padding of its input holds "
+                    f"{value}: padding is not inert"
+                )
+
+
+def _poisoned(space: Any, x: Any, value: float) -> Any:
+    """`x` with `value` in its padding; itself where there is none."""
+    mask = space.placement.mask(x.ndim)
+    if bool(np.all(arrays.to_numpy(mask))):
+        return x
+    return arrays.namespace(x).where(mask, x, value)
+
+
+def _zero_tail(space: Any, x: Any, what: str) -> None:
+    mask = np.broadcast_to(arrays.to_numpy(space.placement.mask(x.ndim)), x.shape)
+    if np.any(arrays.to_numpy(x)[~mask] != 0):
+        raise AssertionError(f"{what} has entries in its padding that are not zero")
+
+
+def _same(got: Any, wanted: Any, operator: Operator, what: str) -> None:
+    eps = float(np.finfo(operator.dtype).eps)
+    for a, b in zip(_parts(got), _parts(wanted), strict=True):
+        scale = float(np.abs(b).max()) if b.size else 0.0
+        worst = float(np.abs(a - b).max()) if b.size else 0.0
+        if not worst <= 256 * eps * max(scale, 1e-30):
+            raise AssertionError(
+                f"{what} of the lowered {operator.name} differs by {worst:.3g} from the "
+                f"unplanned one, whose largest entry is {scale:.3g}"
+            )
+
+
+def _members(space: Any, x: Any) -> list[Any]:
+    return list(x) if isinstance(space, ProductSpace) else [x]
+
+
+def _parts(x: Any) -> list[np.ndarray]:
+    return [
+        np.asarray(arrays.to_numpy(p) if arrays.is_array(p) else p)
+        for p in (x if isinstance(x, tuple) else (x,))
+    ]
