@@ -13,6 +13,7 @@ from geometries.beams import ConeBeam, FanBeam, ParallelBeam
 from geometries.detector import Detector
 from geometries.grid import Grid
 from geometries.laminography import MultiAxisParallel, Translation
+from geometries.surfaces import Surface
 from geometries.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ __all__ = [
     "Projector",
     "RampFilter",
     "Scan",
+    "Surface",
     "Trajectory",
     "Translation",
     "angular_weights",

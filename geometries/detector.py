@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from geometries.grid import cell_centers, extents, lengths, short
+from geometries.surfaces import Surface
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError
@@ -39,7 +40,8 @@ class Detector:
     curvature
         None for a flat detector. A radius R > 0 makes a cylinder with its axis parallel to v: the
         column at arc length a stands at `C + R sin(a/R) u + R (cos(a/R) - 1) n`, n pointing away
-        from the source; `R = source_to_detector` is the equiangular detector.
+        from the source; `R = source_to_detector` is the equiangular detector. A `Surface` is any
+        other shape.
 
     Notes
     -----
@@ -68,15 +70,17 @@ class Detector:
         shape: int | Sequence[int],
         pitch: float | Sequence[float] | Array = 1.0,
         offset: float | Sequence[float] | Array = 0.0,
-        curvature: float | Array | None = None,
+        curvature: float | Array | Surface | None = None,
     ) -> None:
         cells = extents(shape, "Detector shape")
         if len(cells) not in (1, 2):
             raise GeometryError(f"Detector shape is {shape!r}; it is (cols,) or (rows, cols)")
         steps = _parameters(pitch, len(cells), "Detector pitch", positive=True)
         shift = _parameters(offset, len(cells), "Detector offset")
-        radius = None
-        if curvature is not None:
+        radius: Any = None
+        if isinstance(curvature, Surface):
+            radius = curvature
+        elif curvature is not None:
             radius = _parameters(curvature, 1, "Detector curvature", positive=True)[0]
             _check_turn(cells[-1], steps[-1], shift[-1], radius)
         object.__setattr__(self, "shape", cells)
@@ -95,10 +99,17 @@ class Detector:
         return ("row", "col")[-len(self.shape) :]
 
     @property
+    def surface(self) -> Surface | None:
+        """The `Surface`, if it has one: neither flat nor a cylinder."""
+        return self.curvature if isinstance(self.curvature, Surface) else None
+
+    @property
     def parameters(self) -> tuple[Array, ...]:
-        """Those of pitch, offset and curvature that are arrays of another library than NumPy."""
+        """Pitch, offset, radius and a surface's parameters that are no NumPy arrays or floats."""
         found = (*self.pitch, *self.offset, self.curvature)
-        return tuple(x for x in found if arrays.is_array(x))
+        if self.surface is not None:
+            found += self.surface.parameters
+        return tuple(x for x in found if _foreign(x))
 
     @property
     def host(self) -> Detector:
@@ -109,9 +120,15 @@ class Detector:
         DTypeError
             Under a trace, where values are unknown.
         """
-        if not self.parameters:
+        numbers = (*self.pitch, *self.offset, self.curvature)
+        free = self.surface is None or self.surface is self.surface.detached()
+        if free and not any(map(_foreign, numbers)):
             return self
-        radius = None if self.curvature is None else _plain(self.curvature)
+        radius = self.curvature
+        if self.surface is not None:
+            radius = self.surface.detached()
+        elif radius is not None:
+            radius = _plain(radius)
         return Detector(
             self.shape, tuple(map(_plain, self.pitch)), tuple(map(_plain, self.offset)), radius
         )
@@ -129,8 +146,14 @@ class Detector:
             return np.zeros(1)
         return cell_centers(self.shape[0], self.pitch[0], self.offset[0])
 
+    def of_views(self, chosen: np.ndarray) -> Detector:
+        """The detector of some views of a scan: itself, unless a surface differs by view."""
+        if self.surface is None:
+            return self
+        return Detector(self.shape, self.pitch, self.offset, self.surface.of_views(chosen))
+
     def column_offsets(self) -> tuple[Array, Array]:
-        """Offsets of the columns from C along u and along n, `(cols,)` each."""
+        """Offsets of the columns from C along u and along n, `(cols,)` each; not of a surface."""
         arc = self.columns()
         if self.curvature is None:
             return arc, np.zeros(self.shape[-1])
@@ -154,7 +177,9 @@ class Detector:
         text = f"Detector({self.shape}, pitch={short(plain.pitch)}"
         if any(plain.offset):
             text += f", offset={short(plain.offset)}"
-        if plain.curvature is not None:
+        if plain.surface is not None:
+            text += f", curvature={plain.surface!r}"
+        elif plain.curvature is not None:
             text += f", curvature={plain.curvature:g}"
         return text + ")"
 

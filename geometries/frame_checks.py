@@ -75,7 +75,7 @@ def frame_faults(frames: Mapping[str, Array], detector: Detector) -> Iterator[Fa
         return
     if detector.curvature is None:
         yield from _facing(frames)
-    else:
+    elif detector.surface is None:
         yield _cylinder(frames, detector)
 
 

@@ -224,7 +224,7 @@ class Projector(LinearOperator):
             # The planar kernels for lists of cells see whole, real rows of the detector.
             real = np.asarray(self.window)[:2].tolist() == [0, self.codomain.shape[0]]
             whole = whole and real and self.codomain.shape[1:] == self.geometry.detector.shape
-        if axes != tuple(range(dims))[-2:] or not whole:
+        if axes != tuple(range(dims))[-2:] or not whole or self._kernel == "sampled":
             return None
         return ProjectorColumns(self, index)
 
@@ -336,6 +336,11 @@ def _frames(trajectory: Trajectory) -> np.ndarray:
     parts = [first, trajectory.centers, trajectory.u]
     if trajectory.v is not None:
         parts.append(trajectory.v)
+    if trajectory.detector.surface is not None:
+        # A surface is sampled by the number of the view, whatever block the view is in.
+        numbers = np.zeros_like(trajectory.centers)
+        numbers[:, 0], numbers[:, 1] = np.arange(trajectory.views), trajectory.views
+        parts.append(numbers)
     return np.stack([np.asarray(part) for part in parts], axis=1)
 
 

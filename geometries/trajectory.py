@@ -182,6 +182,8 @@ class Trajectory:
         numbers. `views` chooses some, as `trajectory[views]` does.
         """
         part = self if views is None else self[views]
+        if part.detector.surface is not None:
+            return _surface_points(part)
         along, depth = (arrays.unify(x, part.u)[0] for x in part.detector.column_offsets())
         line = part.centers[:, None, :] + along[:, None] * part.u[:, None, :]
         if part.detector.curvature is not None:
@@ -243,7 +245,7 @@ class Trajectory:
         chosen = view_index(index, self.views)
         frames = {name: chosen_views(values, chosen) for name, values in self._frames().items()}
         part = object.__new__(Trajectory)
-        part._fill(self.kind, frames, self.detector)
+        part._fill(self.kind, frames, self.detector.of_views(chosen))
         return part
 
     def __len__(self) -> int:
@@ -311,6 +313,26 @@ def chosen_views(values: Array, chosen: np.ndarray) -> Array:
 
 def _restore(kind: str, frames: dict[str, Array], detector: Detector) -> Trajectory:
     return object.__new__(Trajectory)._fill(kind, frames, detector)
+
+
+def _surface_points(frames: Trajectory) -> Array:
+    surface, detector = frames.detector.surface, frames.detector
+    assert surface is not None
+    views = np.arange(frames.views)
+    offsets = arrays.convert(surface.offsets(detector, views, frames.views), frames.u)
+    offsets = arrays.cast(offsets, arrays.dtype_of(frames.u))
+    if not arrays.is_concrete(offsets) and detector.dims == 2:
+        xp = arrays.namespace(offsets)
+        level = offsets[..., 1:2] == 0
+        offsets = xp.where(level, offsets, xp.full_like(offsets, float("nan")))
+    axes = (frames.u, frames.v, frames.normals)
+    shape = (frames.views, *[1] * len(detector.shape), frames.dims)
+    xp = arrays.namespace(frames.u)
+    points = xp.reshape(frames.centers, shape)
+    for k, axis in enumerate(axes):
+        if axis is not None:
+            points = points + offsets[..., k : k + 1] * xp.reshape(axis, shape)
+    return points
 
 
 def _vectors(value: Any, name: str, dims: int) -> Array:

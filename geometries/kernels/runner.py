@@ -16,6 +16,7 @@ import numpy as np
 
 from geometries.kernels.planar import PlanarScan
 from geometries.kernels.volume_scan import VolumeScan
+from geometries.surfaces import cell_points
 
 if TYPE_CHECKING:
     from geometries.projector import Projector
@@ -27,6 +28,7 @@ _MODULES = {
     "aligned": "aligned",
     "columns": "columns",
     "oblique": "oblique",
+    "sampled": "sampled",
 }
 
 
@@ -48,7 +50,11 @@ class PlanarRunner:
         parallel = projector.geometry.kind == "parallel"
         unused = np.zeros_like(frames[:, 0])
         points = None
-        if detector.curvature is not None:
+        if detector.surface is not None:
+            numbers = frames[:, 3, 0].astype(np.int64)
+            count = int(frames[0, 3, 1]) if len(frames) else 0
+            points = cell_points(detector, (frames[:, 1], frames[:, 2]), numbers, count)
+        elif detector.curvature is not None:
             along, depth = detector.column_offsets()
             u = frames[:, 2]
             n = np.stack([-u[:, 1], u[:, 0]], axis=1)

@@ -3,8 +3,9 @@
 `"aligned rows"`: parallel beams whose detector rows are the slices of the grid, one to one, so
 that rows and slices split together. `"aligned"`: the same with rows that are other slices, or
 some of them. `"columns"`: detector columns parallel to z, so that the rays of one column share
-their in-plane path. `"oblique"`: anything else, ray by ray. A scan one rounding away from
-alignment, beyond the tolerances below, is right, only slower. No kernel is imported here.
+their in-plane path. `"oblique"`: anything else, ray by ray; `"sampled"`: the same for detectors
+that are surfaces. A scan one rounding away from alignment, beyond the tolerances below, is right,
+only slower. No kernel is imported here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["aligned_shift", "columns_upright", "kernel_of"]
 
 def kernel_of(scan: VolumeScan) -> str:
     """The name of the fastest kernel that the frames of every view allow."""
+    if scan.points is not None:
+        return "sampled"
     shift = aligned_shift(scan)
     if shift is not None:
         whole = shift == 0 and scan.shape[0] == scan.grid_shape[0]

@@ -9,6 +9,7 @@ the trajectory, the choice of kernel to the projector.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from geometries.detector import Detector
 from geometries.grid import Grid
+from geometries.surfaces import cell_points
 
 __all__ = ["Packed", "VolumeScan", "pack"]
 
@@ -41,6 +43,8 @@ class VolumeScan:
     shape, pitch, offset : (rows, cols), (dv, du), (v0, u0) of the whole detector.
     curvature : None for a flat detector, else the radius of a cylinder with axis parallel to v.
     grid_shape, spacing, center : (nz, ny, nx), (dz, dy, dx), (cz, cy, cx) of the whole grid.
+    points : None, or for a detector that is a surface, which only the kernel `sampled` projects:
+        from positions of n views to where their cells stand, (n, rows, cols, 3).
     """
 
     kind: Literal["parallel", "cone"]
@@ -56,6 +60,7 @@ class VolumeScan:
     grid_shape: tuple[int, int, int]
     spacing: tuple[float, float, float]
     center: tuple[float, float, float]
+    points: Callable[[NDArray[np.int64]], Array] | None = None
 
     @property
     def views(self) -> int:
@@ -64,7 +69,20 @@ class VolumeScan:
 
     @classmethod
     def from_frames(cls, kind: str, frames: Array, detector: Detector, grid: Grid) -> VolumeScan:
-        """The scan of frames `(views, 4, 3)`: source or direction, centre, u and v of each view."""
+        """The scan of frames `(views, 4, 3)`: source or direction, centre, u and v of each view.
+
+        For a surface `(views, 5, 3)`: the last row begins with the number of the view and the
+        count of views of the scan that the surface belongs to.
+        """
+        points = None
+        if detector.surface is not None:
+
+            def points(local: NDArray[np.int64]) -> Array:
+                part = frames[local]
+                numbers = part[:, 4, 0].astype(np.int64)
+                axes = (part[:, 1], part[:, 2], part[:, 3])
+                return cell_points(detector, axes, numbers, int(frames[0, 4, 1]))
+
         parallel = kind == "parallel"
         unused = np.zeros_like(frames[:, 0])
         return cls(
@@ -77,10 +95,11 @@ class VolumeScan:
             shape=(detector.shape[0], detector.shape[1]),
             pitch=(detector.pitch[0], detector.pitch[1]),
             offset=(detector.offset[0], detector.offset[1]),
-            curvature=detector.curvature,
+            curvature=None if detector.surface is not None else detector.curvature,
             grid_shape=(grid.shape[0], grid.shape[1], grid.shape[2]),
             spacing=(grid.spacing[0], grid.spacing[1], grid.spacing[2]),
             center=(grid.center[0], grid.center[1], grid.center[2]),
+            points=points,
         )
 
 
