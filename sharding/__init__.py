@@ -14,6 +14,7 @@ from __future__ import annotations
 from sharding.devices import Described, Rank, Worker
 from sharding.mesh import Mesh
 from sharding.placement import Placement
-from sharding.planner import Plan, plan
+from sharding.planner import plan
+from sharding.plans import Plan
 
 __all__ = ["Described", "Mesh", "Placement", "Plan", "Rank", "Worker", "plan"]

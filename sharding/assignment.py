@@ -243,8 +243,7 @@ class _Walk:
             (way, self.n),
         ):
             if decided.cut is not None:
-                planes = extent(node.operator, decided.cut)
-                share *= share_of(planes, n) / max(planes, 1)
+                share *= _share(node.operator, decided, n)
                 pieces *= n
         if pieces == 1 and machine.shared:
             # Once, and compiled kernels use all cores themselves; summands one by one.
@@ -317,6 +316,15 @@ class _Walk:
                 for k, state in zip(node.outputs, way.makes, strict=True):
                     found[k].append(state)
         return {k: tuple(states) for k, states in found.items()}
+
+
+def _share(leaf: Operator, way: Option, n: int) -> float:
+    """Of the whole work, what one of `n` devices does: its planes, and those it computes again."""
+    planes = extent(leaf, str(way.cut))
+    own = share_of(planes, n)
+    read = [s.padded[0][1] - s.padded[0][0] for s in way.reads if isinstance(s, Windowed)]
+    # Inner factors of a fused leaf run on up to all planes that it reads; half of them on average.
+    return (own + max([0.0, *((r - own) / 2 for r in read)])) / max(planes, 1)
 
 
 def _axis(state: State) -> int | None:

@@ -9,7 +9,7 @@ from sharding.program import Compute, Loop, Movement, Program, Step
 from sharding.states import Windowed
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["explain"]
 

@@ -6,7 +6,7 @@ rule is a leaf. Members of product spaces are edges of their own. Nothing here k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,16 +54,17 @@ class Graph:
         return tuple(node.operator for node in self.nodes if node.operator is not None)
 
 
-def flatten(operator: Operator) -> Graph:
-    """The graph of an operator or functional."""
-    builder = _Builder()
+def flatten(operator: Operator, atomic: Callable[[Operator], bool] | None = None) -> Graph:
+    """The graph of an operator or functional; what is `atomic` is not taken apart."""
+    builder = _Builder(atomic or (lambda _: False))
     inputs = [builder.edge(space) for space in operator.domain.members]
     outputs = builder.trace(operator, tuple(inputs))
     return Graph(tuple(builder.edges), tuple(builder.nodes), tuple(inputs), outputs)
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, atomic: Callable[[Operator], bool]) -> None:
+        self.atomic = atomic
         self.edges: list[Space] = []
         self.nodes: list[Node] = []
         self._seen: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
@@ -79,6 +80,8 @@ class _Builder:
         return self._seen[key]
 
     def _traced(self, operator: Any, ins: tuple[int, ...]) -> tuple[int, ...]:
+        if _is_node(operator) and self.atomic(operator):
+            return self._leaf(operator, ins)
         if isinstance(operator, (Product, Composition)):
             for term in reversed(operator.terms):
                 ins = self.trace(term, ins)

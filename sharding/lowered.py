@@ -16,7 +16,7 @@ from linops.functionals.functional import Functional
 from linops.operator import LinearOperator, Operator
 from linops.space import ProductSpace
 from sharding.executors import Engine, engine_of
-from sharding.planner import Plan, states_of
+from sharding.plans import Plan, states_of
 from sharding.program import Program, reverse
 from sharding.spaces import placed_space
 from sharding.states import REPLICATED, Sharded, States

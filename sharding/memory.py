@@ -12,7 +12,7 @@ from linops.operator import Operator
 from sharding.program import Compute, Loop, Program, Step
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["Footprint", "footprint", "peaks"]
 

@@ -18,7 +18,7 @@ from linops.space import AnySpace, ProductSpace, Space
 from sharding.placement import Placement
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["PlacedProductSpace", "PlacedSpace", "placed_space"]
 
@@ -114,7 +114,7 @@ def placed_space(space: AnySpace, placements: Sequence[Placement], plan: Plan) -
 
 def _lowered(space: Any, operator: Operator) -> Operator:
     from sharding.lowered import is_lowered, lower
-    from sharding.planner import states_of
+    from sharding.plans import states_of
 
     if is_lowered(operator):
         return operator

@@ -15,7 +15,7 @@ from linops.functionals.functional import Functional
 from linops.operator import LinearOperator, Operator
 from linops.space import ProductSpace
 from linops.testing import dot_test
-from sharding.planner import Plan
+from sharding.plans import Plan
 
 __all__ = ["check_placement"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from linops.errors import PlacementError
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
     from sharding.program import Program
 
 __all__ = ["Engine", "engine_of"]

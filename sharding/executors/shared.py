@@ -41,7 +41,7 @@ from sharding.program import (
 from sharding.states import Partial, Replicated, Sharded, States, Windowed, real_range
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["Blocks", "SharedEngine", "in_turn", "run"]
 

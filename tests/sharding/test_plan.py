@@ -172,3 +172,36 @@ def test_one_device_has_no_movement() -> None:
         p = plan(make(), devices=1)
         for program in (p.forward, p.adjoint):
             assert all(program.volume(step) == 0 for step in program.steps), name
+
+
+def _exchanges(p: Any) -> int:
+    return sum(step.kind == "Halo" for step in p.forward.steps)
+
+
+def test_stencils_in_a_row_share_one_exchange_where_that_is_cheaper() -> None:
+    # On devices with a slow link, small planes: one halo of 3 + 3 planes for three stencils.
+    space = lo.Space((64, 8, 8), "float32", ("z", "y", "x"))
+    A = compositions.stencil(space, "zero")
+    chain = A @ A @ A
+    slow = Described.several(4, link=1e3)
+    p = plan(chain, devices=slow, partition="z")
+    assert _exchanges(p) == 1
+    (halo,) = [step for step in p.forward.steps if step.kind == "Halo"]
+    # 2 (n - 1) h ny nx planes of float32
+    assert p.forward.volume(halo) == 2 * 3 * 3 * 8 * 8 * 4
+
+
+def test_they_keep_an_exchange_each_where_work_is_dear() -> None:
+    space = lo.Space((8, 64, 64), "float32", ("z", "y", "x"))
+    A = compositions.stencil(space, "zero")
+    weak = Described.several(4, flops=1e3, bandwidth=1e3)
+    p = plan(A @ A @ A, devices=weak, partition="z")
+    assert _exchanges(p) == 3
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_fused_or_not_the_numbers_are_the_same(n: int) -> None:
+    space = lo.Space((7, 5, 4), "float64", ("z", "y", "x"))
+    A = compositions.diffusion(space, 3)
+    x = space.random(1)
+    np.testing.assert_allclose(plan(A, devices=n, partition="z").lower() @ x, A @ x, atol=1e-13)

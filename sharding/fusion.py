@@ -1,0 +1,63 @@
+"""One exchange for several stencils: leaves that are run as one, with halos that add.
+
+A sum or a chain of stencils has a rule and blocks of its own, so it can stand in the graph as one
+leaf: it reads one wider halo and computes the planes between again. Whether that is cheaper than
+an exchange for each is left to the prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from linops.algebra.arithmetic import compose
+from linops.algebra.nonlinear import NonlinearSum, composed
+from linops.algebra.sums import Sum
+from linops.operator import LinearOperator, Operator
+from linops.rule import Relation
+from sharding.graph import Graph, Node, flatten
+
+__all__ = ["merged", "with_whole_sums"]
+
+
+def with_whole_sums(operator: Operator, graph: Graph) -> Graph | None:
+    """The graph with sums that are stencils kept whole; None where there are none."""
+    found = flatten(operator, lambda part: isinstance(part, (Sum, NonlinearSum)) and _reaches(part))
+    return found if len(found.nodes) < len(graph.nodes) else None
+
+
+def merged(graph: Graph) -> Iterator[Graph]:
+    """The graphs in which one stencil and its only reader, a stencil too, are one leaf."""
+    for position, node in enumerate(graph.nodes):
+        if node.operator is None or len(node.outputs) != 1 or not _reaches(node.operator):
+            continue
+        (edge,) = node.outputs
+        readers = [k for k, other in enumerate(graph.nodes) if edge in other.inputs]
+        if len(readers) != 1 or graph.readers(edge) != 1:
+            continue
+        reader = graph.nodes[readers[0]]
+        if reader.operator is None or reader.inputs != (edge,) or not _reaches(reader.operator):
+            continue
+        one = _composed(reader.operator, node.operator)
+        if not _reaches(one):
+            continue
+        nodes = list(graph.nodes)
+        nodes[readers[0]] = Node(one, node.inputs, reader.outputs)
+        del nodes[position]
+        yield Graph(graph.edges, tuple(nodes), graph.inputs, graph.outputs)
+
+
+def _reaches(operator: Operator) -> bool:
+    """Whether it reads neighbouring planes of an axis that both sides share."""
+    rule = operator.rule
+    return any(
+        rule.relation(name) is Relation.ALIGNED and rule.halo(name) and not rule.periodic(name)
+        for name in rule.names
+    )
+
+
+def _composed(outer: Any, inner: Any) -> Operator:
+    if isinstance(outer, LinearOperator) and isinstance(inner, LinearOperator):
+        product: Operator = compose(outer, inner)
+        return product
+    return composed(outer, inner)

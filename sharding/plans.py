@@ -1,0 +1,162 @@
+"""`Plan`: what was decided for an operator, to be read, explained and lowered.
+
+How it is decided is in `sharding/planner.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linops.operator import Operator
+from linops.space import ProductSpace
+from sharding.assignment import Assignment
+from sharding.cost import Machine
+from sharding.graph import Graph
+from sharding.memory import Footprint, footprint
+from sharding.mesh import Mesh
+from sharding.placement import Placement
+from sharding.program import Program
+from sharding.states import Replicated, Sharded, State, States
+
+__all__ = ["Plan", "Settings", "states_of"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a plan is made for: the engine, its rates, and what results must keep."""
+
+    executor: str
+    machine: Machine
+    deterministic: bool = False
+    memory: float | None = None
+    batch: tuple[int, ...] = ()
+    probe: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How an operator runs on a mesh of devices; made by `plan`.
+
+    Attributes
+    ----------
+    operator
+        What was planned.
+    mesh
+        The devices.
+    settings
+        What it was planned for.
+    forward, adjoint
+        The programs; `adjoint` is None where the operator is not linear.
+    domain_placement, codomain_placement
+        Where elements live; tuples for product spaces.
+    notes
+        What was decided and why, one sentence each.
+    """
+
+    operator: Operator
+    graph: Graph
+    mesh: Mesh
+    settings: Settings
+    assignments: tuple[Assignment, ...]
+    forward: Program
+    adjoint: Program | None
+    domain_placements: tuple[Placement, ...]
+    codomain_placements: tuple[Placement, ...]
+    notes: tuple[str, ...]
+    by_batch: bool = False
+
+    @property
+    def domain_placement(self) -> Any:
+        """The placement of elements of the domain; a tuple for a product space."""
+        return _one(self.domain_placements, self.operator.domain)
+
+    @property
+    def codomain_placement(self) -> Any:
+        """The placement of elements of the codomain; a tuple for a product space."""
+        return _one(self.codomain_placements, self.operator.codomain)
+
+    @property
+    def executor(self) -> str:
+        """`"serial"`, `"threads"`, `"shard_map"` or `"torch"`."""
+        return self.settings.executor
+
+    @property
+    def machine(self) -> Machine:
+        """The rates of the devices."""
+        return self.settings.machine
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether results are the same bits on any number of devices."""
+        return self.settings.deterministic
+
+    @property
+    def memory(self) -> float | None:
+        """Bytes that each device may hold; None for what is free."""
+        return self.settings.memory
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Leading axes of the arrays that it was priced for."""
+        return self.settings.batch
+
+    @property
+    def probe(self) -> bool:
+        """Whether copies between accelerators are tried out first."""
+        return self.settings.probe
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """The devices, in the order of the mesh."""
+        return self.mesh.devices
+
+    @property
+    def seconds(self) -> float:
+        """The price that the plan was chosen by; no promise."""
+        return self.assignments[-1].seconds
+
+    @property
+    def footprint(self) -> Footprint:
+        """Bytes on each device: resident, and at the peak of each program."""
+        return footprint(self)
+
+    def explain(self) -> str:
+        """A table: step, where, shape, halo, bytes moved, flops, peak memory."""
+        from sharding.explain import explain
+
+        return explain(self)
+
+    def lower(self) -> Any:
+        """The operator on the plan's devices: of the same kind, placed elements in and out."""
+        from sharding.lowered import lower
+
+        return lower(self)
+
+    def again(
+        self,
+        operator: Operator,
+        entries: Sequence[States] | None = None,
+        exits: Sequence[States] | None = None,
+    ) -> Plan:
+        """A plan of another operator on the same mesh, with states of its inputs and outputs
+        fixed."""
+        from sharding.drafts import draft
+
+        return draft(operator, self.mesh, self.settings, None, None, entries, exits)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def states_of(placement: Placement) -> States:
+    """The states that a placement stands for."""
+    states: list[State] = [
+        Replicated() if axis is None else Sharded(axis) for axis in placement.axes
+    ]
+    return tuple(states)
+
+
+def _one(placements: tuple[Placement, ...], space: Any) -> Any:
+    return placements if isinstance(space, ProductSpace) else placements[0]
