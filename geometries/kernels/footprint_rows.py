@@ -99,7 +99,7 @@ def collect_exact(m, s, g, height, k0, count, values, i0, r0, r1, rows, squared)
 
 
 @_fused
-def spread_fast(m, s, k0, values, i0, r0, r1, place, part, rows):
+def spread_fast(m, s, height, k0, values, i0, r0, r1, place, part, rows):
     """Write to `rows[i - i0]`, r0 <= i < r1, the slices `values`, which start at `values[PAD]`."""
     long = 1.0 / s
     offset = 0.5 - k0 - (m + 0.5) * long + PAD
@@ -110,11 +110,11 @@ def spread_fast(m, s, k0, values, i0, r0, r1, place, part, rows):
         whole = math.floor(p)
         place[i] = np.int32(whole)
         part[i] = np.float32(p - whole)
-    _gather(count, np.float32(long), np.float32(s), values, place, part, first, rows)
+    _gather(count, np.float32(long), np.float32(s * height), values, place, part, first, rows)
 
 
 @_fused
-def collect_fast(m, s, k0, k1, first, i0, rows, place, part, values):
+def collect_fast(m, s, height, k0, k1, first, i0, rows, place, part, values):
     """The transpose for slices [k0, k1), into `values[k - first]`; `rows` start at `rows[PAD]`."""
     offset = m - 0.5 * s + 0.5 - i0 + PAD
     count = np.int32(k1 - k0)
@@ -123,7 +123,9 @@ def collect_fast(m, s, k0, k1, first, i0, rows, place, part, values):
         whole = math.floor(p)
         place[k] = np.int32(whole)
         part[k] = np.float32(p - whole)
-    _gather(count, np.float32(s), np.float32(1.0), rows, place, part, np.int32(k0 - first), values)
+    _gather(
+        count, np.float32(s), np.float32(height), rows, place, part, np.int32(k0 - first), values
+    )
 
 
 @_fused

@@ -264,7 +264,7 @@ def _spread(shape, fast, k0, source, top, r0, r1, buffers):
         values[PAD + k] = factors[k] * source[k]
     m, step, g, height = shape
     if _quick(shape, fast):
-        spread_fast(m, step, k0, values, top, r0, r1, place, part, rows)
+        spread_fast(m, step, height, k0, values, top, r0, r1, place, part, rows)
         return
     rows[r0 - top : r1 - top] = 0
     spread_exact(m, step, g, height, k0, count, values[PAD:], top, r0, r1, rows)
@@ -295,7 +295,7 @@ def _collect(shape, fast, k0, data, column, columns, row, n, weights, flip, top,
     m, step, g, height = shape
     if _quick(shape, fast):
         k1, k2 = slices_of(m, step, k0, k0 + count, r0, r1)
-        collect_fast(m, step, k1, k2, k0, top, rows, place, part, values)
+        collect_fast(m, step, height, k1, k2, k0, top, rows, place, part, values)
     else:
         k1, k2 = k0, k0 + count
         collect_exact(m, step, g, height, k0, count, values, top, r0, r1, rows[PAD:], squared)
