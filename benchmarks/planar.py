@@ -135,8 +135,9 @@ def compare(title: str, cases: list[tuple[str, Any, Any]], seconds: float) -> No
     """Print medians and ratios to the first case, rounds interleaved."""
     print(title)
     print(f"  {'':24}{'forward ms':>12}{'ratio':>8}{'adjoint ms':>12}{'ratio':>8}")
-    times: dict[tuple[str, int], list[float]] = {(name, i): [] for name, *_ in cases
-                                                 for i in (0, 1)}
+    times: dict[tuple[str, int], list[float]] = {
+        (name, i): [] for name, *_ in cases for i in (0, 1)
+    }
     start = time.perf_counter()
     warm = False
     while not warm or time.perf_counter() - start < seconds:
@@ -157,8 +158,10 @@ def compare(title: str, cases: list[tuple[str, Any, Any]], seconds: float) -> No
     first = cases[0][0]
     for name, *_ in cases:
         f, a = median[name, 0], median[name, 1]
-        print(f"  {name:24}{f * 1e3:12.1f}{f / median[first, 0]:8.2f}"
-              f"{a * 1e3:12.1f}{a / median[first, 1]:8.2f}")
+        print(
+            f"  {name:24}{f * 1e3:12.1f}{f / median[first, 0]:8.2f}"
+            f"{a * 1e3:12.1f}{a / median[first, 1]:8.2f}"
+        )
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from linops import arrays
 from linops.arrays import Array
 from linops.functionals.functional import Functional
@@ -249,6 +251,12 @@ class _Machine:
         assert found is not None
         return found
 
+    def _blank(self, value: Value) -> Array:
+        """An array that the shares of all devices fill."""
+        if arrays.is_numpy(self.like):
+            return np.empty((*self.batch, *value.space.shape), value.space.dtype)
+        return self._empty(value)
+
     def _empty(self, value: Value) -> Array:
         return arrays.zeros((*self.batch, *value.space.shape), value.space.dtype, self.like)
 
@@ -263,14 +271,12 @@ class _Machine:
     def _compute(self, step: Compute) -> None:
         values = [self.value(k) for k in step.outputs]
         sources = [self.held[k] for k in step.inputs]
-        if all(cut is None for cut in step.cuts) and all(
-            isinstance(s, Replicated) for v in values for s in v.states
-        ):
+        if self.n == 1 or all(isinstance(s, Replicated) for v in values for s in v.states):
             # Once, by the caller: its kernels spread their tiles themselves.
             self._once(step, sources, values)
             return
         joined = [_is_cut(v.states) for v in values]
-        wholes = [self._empty(v) if cut else None for v, cut in zip(values, joined, strict=True)]
+        wholes = [self._blank(v) if cut else None for v, cut in zip(values, joined, strict=True)]
         mutable = [w is not None and _writable(w) for w in wholes]
         pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
         active = [
@@ -302,7 +308,10 @@ class _Machine:
 
     def _once(self, step: Compute, sources: list[_Held], values: list[Value]) -> None:
         block = self.blocks.of(step, 0)
-        assert block is not None
+        if block is None:  # an axis without planes
+            for k, value in zip(step.outputs, values, strict=True):
+                self.held[k] = self._cut(k, self._empty(value))
+            return
         made = self._apply(step, block, [source.pieces[0] for source in sources], 0)
         if self.points is not None and (step.number, 0) in self.points:
             for device in range(1, self.n):
@@ -413,7 +422,7 @@ class _Machine:
         after, m = self.value(out), step.mesh_axis
         lines = list(groups(self.mesh, m))
         cut = isinstance(after.states[m], Sharded)
-        whole = self._empty(after) if _is_cut(after.states) else None
+        whole = self._blank(after) if _is_cut(after.states) else None
         in_place = whole is not None and _writable(whole)
         pieces: list[Array | None] = [None] * self.n
         seen: set[tuple[tuple[int, int], ...]] = set()
