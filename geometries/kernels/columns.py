@@ -2,8 +2,9 @@
 
 All rays of one detector column lie in one vertical plane, so they share the walk through (x, y).
 The forward task owns detector columns, the adjoint task a patch of voxel columns. This module
-cuts the work into tiles; `columns_exact` computes them in float64 ("float32", "float64", subsets
-and gram diagonals), `columns_fast` in float32 ("fast"). `structure.columns_upright` says which
+cuts the work into tiles; `columns_tiles` computes them, `columns_subsets` those of some positions,
+`columns_squares` gram diagonals. Arithmetic is float32 in precision "fast", else float64.
+`structure.columns_upright` says which
 scans are of this kind; `oblique` takes the others.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
@@ -11,7 +12,8 @@ float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays 
 and detector; planes outside are never read, and written as zeros. `views` selects views of the
 scan.
 
-Scratch a thread: (nz + 2) x 1 KiB for the patch of an adjoint, and 80 bytes a detector row.
+Scratch a thread: at most 1 KiB x (nz + 4) (twice that in float64) or `_SCRATCH`, whichever is
+more, for what an adjoint owns, and 64 bytes a detector row.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from geometries.kernels import columns_exact, columns_fast
+from geometries.kernels import columns_squares, columns_subsets, columns_tiles
 from geometries.kernels.volume_scan import VolumeScan, pack
 from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
 from linops.compiled import pool
@@ -27,7 +29,10 @@ from linops.compiled import pool
 __all__ = ["adjoint", "adjoint_columns", "forward", "forward_columns", "gram_diagonal"]
 
 Real = NDArray[np.floating]
-_PATCH = {"fast": 8, "float32": 8, "float64": 8}
+_WORK = {"fast": np.zeros(2, np.float32)}
+_EXACT = np.zeros(2, np.float64)
+_PATCHES = (16, 8)
+_SCRATCH = 3 << 18  # bytes of sums that an adjoint keeps, unless its smallest patch needs more
 _COLUMNS = 64
 
 
@@ -51,15 +56,15 @@ def forward(
     plane, origin = _plane(scan, first_cell, ly, lx)
     slices = overlap(first_cell[0], lz, scan.grid_shape[0])
     flat = volume.reshape(batch, ly * lx, lz)
-    fast = precision == "fast"
-    compute = columns_fast.forward_tile if fast else columns_exact.forward_tile
+    work = _WORK.get(precision, _EXACT)
     tiles = detector_tiles(numbers.size, out.shape[2], pool.workers())
 
     def task(i: int) -> None:
-        compute(*packed, numbers, flat, lx, origin, plane, first_cell[0], slices, out,
-                first_column, first_row, tiles[i])  # fmt: skip
+        columns_tiles.forward_tile(*packed, numbers, flat, lx, origin, plane, first_cell[0],
+                                   slices, out, first_column, first_row, tiles[i],
+                                   work)  # fmt: skip
 
-    pool.run(task, len(tiles))
+    pool.run(task, len(tiles) if batch else 0)
 
 
 def adjoint(
@@ -77,7 +82,26 @@ def adjoint(
     numbers = view_numbers(scan, views)
     check("projections", projections, (None, numbers.size, None, None))
     check("out", out, (projections.shape[0], None, None, None))
-    _back(scan, numbers, projections, out, first_cell, first_row, first_column, precision)
+    batch, ly, lx, lz = out.shape
+    packed = pack(scan)
+    plane, origin = _plane(scan, first_cell, ly, lx)
+    slices = overlap(first_cell[0], lz, scan.grid_shape[0])
+    work = _WORK.get(precision, _EXACT)
+    held = _held(slices, work)
+    # Wide patches set up fewer rows; narrow ones leave more tiles, and room for a batch.
+    wide = [
+        s for s in _PATCHES if s * s * held <= _SCRATCH and ly * lx >= 8 * pool.workers() * s**2
+    ]
+    side = wide[0] if wide and batch == 1 else _PATCHES[-1]
+    share = max(1, _SCRATCH // (held * side * side))
+    tiles = [(*some, *patch) for some in blocks(batch, share) for patch in _patches(ly, lx, side)]
+
+    def task(i: int) -> None:
+        columns_tiles.adjoint_tile(*packed, numbers, projections, first_column, first_row, out,
+                                   origin, plane, first_cell[0], slices, tiles[i],
+                                   work)  # fmt: skip
+
+    pool.run(task, len(tiles))
 
 
 def gram_diagonal(
@@ -101,7 +125,18 @@ def gram_diagonal(
         weights = np.ones((out.shape[0], numbers.size, cols, rows), out.dtype)
     check("weights", weights, (None, numbers.size, None, None))
     check("out", out, (weights.shape[0], None, None, None))
-    _back(scan, numbers, weights, out, first_cell, first_row, first_column, "float64", squared=True)
+    batch, ly, lx, lz = out.shape
+    packed = pack(scan)
+    plane, origin = _plane(scan, first_cell, ly, lx)
+    slices = overlap(first_cell[0], lz, scan.grid_shape[0])
+    side = _PATCHES[-1]
+    tiles = [(b, *patch) for b in range(batch) for patch in _patches(ly, lx, side)]
+
+    def task(i: int) -> None:
+        columns_squares.gram_tile(*packed, numbers, weights, first_column, first_row, out, origin,
+                                  plane, first_cell[0], slices, tiles[i])  # fmt: skip
+
+    pool.run(task, len(tiles))
 
 
 def forward_columns(
@@ -129,21 +164,13 @@ def forward_columns(
     slices = overlap(first_slice, values.shape[2], scan.grid_shape[0])
     tiles = detector_tiles(numbers.size, out.shape[2], pool.workers(), most=_COLUMNS)
 
-    def task(i: int) -> None:
-        columns_exact.forward_subset(
-            *packed,
-            numbers,
-            values,
-            positions,
-            first_slice,
-            slices,
-            out,
-            first_column,
-            first_row,
-            tiles[i],
-        )
+    work = _WORK.get(precision, _EXACT)
 
-    pool.run(task, len(tiles))
+    def task(i: int) -> None:
+        columns_subsets.forward_subset(*packed, numbers, values, positions, first_slice, slices,
+                                       out, first_column, first_row, tiles[i], work)  # fmt: skip
+
+    pool.run(task, len(tiles) if len(out) else 0)
 
 
 def adjoint_columns(
@@ -165,61 +192,32 @@ def adjoint_columns(
     check("out", out, (projections.shape[0], positions.size, None))
     packed = pack(scan)
     slices = overlap(first_slice, out.shape[2], scan.grid_shape[0])
-    tiles = blocks(positions.size, -(-positions.size // (4 * pool.workers())))
-
-    def task(i: int) -> None:
-        columns_exact.adjoint_subset(
-            *packed,
-            numbers,
-            projections,
-            positions,
-            first_slice,
-            slices,
-            out,
-            first_column,
-            first_row,
-            tiles[i],
-        )
-
-    pool.run(task, len(tiles))
-
-
-def _back(
-    scan: VolumeScan,
-    numbers: NDArray[np.int64],
-    projections: Real,
-    out: Real,
-    first_cell: tuple[int, int, int],
-    first_row: int,
-    first_column: int,
-    precision: str,
-    *,
-    squared: bool = False,
-) -> None:
-    batch, ly, lx, lz = out.shape
-    packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
-    slices = overlap(first_cell[0], lz, scan.grid_shape[0])
+    work = _WORK.get(precision, _EXACT)
+    held = _held(slices, work)
+    most = min(positions.size, max(1, _SCRATCH // held))
+    share = min(out.shape[0], max(1, _SCRATCH // (held * max(most, 1))))
+    size = max(1, min(most, -(-positions.size // (2 * pool.workers()))))
     tiles = [
-        (b, y0, y1, x0, x1)
-        for b in range(batch)
-        for y0, y1 in blocks(ly, _PATCH[precision])
-        for x0, x1 in blocks(lx, _PATCH[precision])
+        (*some, *part)
+        for some in blocks(out.shape[0], share)
+        for part in blocks(positions.size, size)
     ]
 
     def task(i: int) -> None:
-        if precision == "fast":
-            columns_fast.adjoint_tile(
-                *packed, numbers, projections, first_column, first_row, out, origin, plane,
-                first_cell[0], slices, tiles[i],
-            )  # fmt: skip
-        else:
-            columns_exact.adjoint_tile(
-                *packed, numbers, projections, first_column, first_row, out, origin, plane,
-                first_cell[0], slices, tiles[i], squared,
-            )  # fmt: skip
+        columns_subsets.adjoint_subset(*packed, numbers, projections, positions, first_slice,
+                                       slices, out, first_column, first_row, tiles[i],
+                                       work)  # fmt: skip
 
     pool.run(task, len(tiles))
+
+
+def _held(slices: tuple[int, int], work: Real) -> int:
+    """Bytes of sums that the adjoint of one voxel column keeps."""
+    return 4 * (slices[1] - slices[0] + 4) * work.itemsize
+
+
+def _patches(ly: int, lx: int, side: int) -> list[tuple[int, int, int, int]]:
+    return [(*y, *x) for y in blocks(ly, side) for x in blocks(lx, side)]
 
 
 def _plane(

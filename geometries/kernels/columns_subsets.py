@@ -1,0 +1,191 @@
+"""The tiles of `columns` for a list of in-plane positions, all their slices at once.
+
+The work of one position is one piece of the walk for each detector column that crosses it. What a
+column needs beside that, its ray and its table of rows, is made when a position first asks for
+it and kept for the next: forward tiles own detector columns and keep all of theirs; adjoint tiles
+own positions and keep as many columns as fit `_KEPT` bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from geometries.kernels.columns_lanes import BACK, FRONT, march, scatter, split
+from geometries.kernels.columns_rows import parts_of, rows_met, set_rows
+from geometries.kernels.columns_tiles import clear, empty_tables, groups_of, part_of, real_rows
+from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
+from linops.compiled.noalias import load, store
+
+__all__ = ["adjoint_subset", "forward_subset"]
+
+_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_KEPT = 1 << 20
+_VIEWS = 64  # views after which an adjoint clears its sums
+
+
+@_compiled
+def forward_subset(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
+                   numbers, values, positions, first_slice, slices, out, first_column, first_row,
+                   tile, work):  # fmt: skip
+    i0, n = real_rows(first_row, out.shape[3], heights.shape[0])
+    k0, count = slices[0], slices[1] - slices[0]
+    left = first_column + max(tile[2], -first_column)
+    right = first_column + tile[3]
+    cells = np.empty(2, np.int64)
+    starts = np.empty(2, np.float64)
+    stops = np.empty(2, np.float64)
+    groups = groups_of(n, work)
+    kept = tile[3] - tile[2]
+    level, slope, share, factor, _ = empty_tables(groups * kept, work)
+    size = level.shape[0] // max(kept, 1)
+    lines = np.empty((kept, 5))
+    rays = np.empty((kept, 10))
+    bits = np.zeros(kept, np.int64)
+    rising = np.zeros(kept, np.bool_)
+    made = np.zeros(kept, np.bool_)
+    total = np.zeros((kept, out.shape[0], size), work.dtype)
+    column = np.zeros((out.shape[0], FRONT + count + 2 + BACK), work.dtype)
+    for view in range(tile[0], tile[1]):
+        number = numbers[view]
+        out[:, view, tile[2] : tile[3]] = 0
+        if number < 0 or number >= frames.shape[0] or n * count == 0:
+            continue
+        made[:] = False
+        total[:] = 0
+        for s in range(positions.shape[0]):
+            if positions[s] < 0:
+                continue
+            y, x = positions[s] // counts[0], positions[s] % counts[0]
+            bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
+            j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys,
+                                    along.shape[0], spacing, counts, bounds)  # fmt: skip
+            fresh = True
+            for j in range(max(j0, left), min(j1, right)):
+                c = j - first_column - tile[2]
+                rows = slice(c * size, (c + 1) * size)
+                if not made[c]:
+                    rays[c] = np.array(
+                        plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
+                    )
+                line = _line(rays[c])
+                if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
+                    continue
+                start, stop = starts[0], stops[0]
+                if not made[c]:
+                    made[c] = True
+                    rising[c], bits[c] = set_rows(
+                        cone, frames, number, along[j], normal[j], heights, spacing, counts,
+                        sampling, line, 0.5 * (start + stop), i0, n, k0 - 2, level[rows],
+                        slope[rows], share[rows], factor[rows], lines[c])  # fmt: skip
+                r0, r1, spread = rows_met(lines[c], start, stop, n, k0, k0 + count)
+                if r0 >= r1:
+                    continue
+                if fresh:
+                    fresh = False
+                    for b in range(out.shape[0]):
+                        source = values[b, s][k0 - first_slice :]
+                        target = column[b][FRONT + 2 :]
+                        for k in range(count):
+                            store(target, k, work.dtype.type(load(source, k)))
+                parts = parts_of(lines[c, 4], stop - start)
+                for part in range(parts):
+                    one, two = part_of(start, stop, part, parts)
+                    march(column, column.shape[1], total[c], level[rows], slope[rows],
+                          share[rows], r0, r1, k0 - 2, count + 2, bits[c], one, two,
+                          spread)  # fmt: skip
+        for c in range(kept):
+            if made[c]:
+                for b in range(out.shape[0]):
+                    seen = out[b, view, tile[2] + c][i0 - first_row :]
+                    for q in range(n):
+                        r = q if rising[c] else n - 1 - q
+                        seen[r] = total[c, b, q] * factor[c * size + q]
+
+
+@_compiled
+def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
+                   numbers, projections, positions, first_slice, slices, out, first_column,
+                   first_row, tile, work):  # fmt: skip
+    b0, b1, s0, s1 = tile
+    nb = b1 - b0
+    lc = projections.shape[2]
+    i0, n = real_rows(first_row, projections.shape[3], heights.shape[0])
+    k0, count = slices[0], slices[1] - slices[0]
+    out[b0:b1, s0:s1] = 0
+    if n * count == 0:
+        return
+    cells = np.empty(2, np.int64)
+    starts = np.empty(2, np.float64)
+    stops = np.empty(2, np.float64)
+    groups = groups_of(n, work)
+    kept = max(1, min(lc, _KEPT // (128 * groups * (1 + nb // 4))))
+    level, slope, share, factor, _ = empty_tables(groups * kept, work)
+    size = level.shape[0] // kept
+    lines = np.empty((kept, 5))
+    rays = np.empty((kept, 10))
+    bits = np.zeros(kept, np.int64)
+    ready = np.full(kept, -1, np.int64)
+    values = np.zeros((kept, nb, size), work.dtype)
+    places = np.zeros(size, np.int32)
+    pairs = np.zeros(2 * size, work.dtype)
+    width = 4 * (count + 4)
+    slots = np.zeros(nb * (s1 - s0) * width, work.dtype)
+    for view in range(numbers.shape[0]):
+        number = numbers[view]
+        if 0 <= number < frames.shape[0]:
+            for s in range(s0, s1):
+                if positions[s] < 0:
+                    continue
+                y, x = positions[s] // counts[0], positions[s] % counts[0]
+                bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
+                j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys,
+                                        along.shape[0], spacing, counts, bounds)  # fmt: skip
+                for j in range(max(j0, first_column), min(j1, first_column + lc)):
+                    c = (j - first_column) % kept
+                    rows = slice(c * size, (c + 1) * size)
+                    ticket = view * lc + j - first_column
+                    if ready[c] != ticket:
+                        rays[c] = np.array(
+                            plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
+                        )
+                    line = _line(rays[c])
+                    if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
+                        # The ray in the slot is this one, its rows are not.
+                        if ready[c] != ticket:
+                            ready[c] = -1
+                        continue
+                    start, stop = starts[0], stops[0]
+                    if ready[c] != ticket:
+                        ready[c] = ticket
+                        up, bits[c] = set_rows(
+                            cone, frames, number, along[j], normal[j], heights, spacing, counts,
+                            sampling, line, 0.5 * (start + stop), i0, n, k0 - 2, level[rows],
+                            slope[rows], share[rows], factor[rows], lines[c])  # fmt: skip
+                        for b in range(nb):
+                            seen = projections[b0 + b, view, j - first_column][i0 - first_row :]
+                            for q in range(n):
+                                r = q if up else n - 1 - q
+                                values[c, b, q] = seen[r] * factor[c * size + q]
+                    r0, r1, _ = rows_met(lines[c], start, stop, n, k0, k0 + count)
+                    if r0 >= r1:
+                        continue
+                    parts = parts_of(lines[c, 4], stop - start)
+                    for part in range(parts):
+                        one, two = part_of(start, stop, part, parts)
+                        split(places, pairs, level[rows], slope[rows], share[rows], r0, r1,
+                              k0 - 2, count + 2, bits[c], one, two)  # fmt: skip
+                        for b in range(nb):
+                            at = (b * (s1 - s0) + s - s0) * width
+                            scatter(slots, at, places, pairs, values[c, b], r0, r1)
+        if view % _VIEWS == _VIEWS - 1 or view == numbers.shape[0] - 1:
+            for b in range(nb):
+                for s in range(s0, s1):
+                    at = (b * (s1 - s0) + s - s0) * width
+                    clear(slots[at : at + width], out[b0 + b, s][k0 - first_slice :], count)
+
+
+@_compiled
+def _line(ray):
+    """A ray of `plane_ray` from a table."""
+    return (ray[0], ray[1], ray[2], ray[3], ray[4], ray[5], ray[6], ray[7], ray[8], ray[9])
