@@ -54,8 +54,8 @@ def set_rows(cone, frames, view, along, normal, heights, spacing, counts, sampli
     steepest = max(abs(rise + fall * heights[0]), abs(rise + fall * heights[rows - 1]))
     lines[4] = steepest
     bits = _fixed_bits(steepest, counts)
-    _set(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts, metre,
-         spacing[2], bits, first, level, slope, share, factor)  # fmt: skip
+    _set(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
+         metre, spacing[2], bits, first, level, slope, share, factor)  # fmt: skip
     return rising, bits
 
 
@@ -67,8 +67,8 @@ def _fixed_bits(steepest, counts):
 
 
 @_compiled
-def _set_fixed(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
-               metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
+def _set_fixed(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
+               counts, metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
     unit = float(1 << bits)
     shift = first * unit
     # Rows beyond these heights at t = 0 meet no slice anywhere in the grid.
@@ -90,8 +90,8 @@ def _set_fixed(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, ris
 
 
 @_compiled
-def _set_plain(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
-               metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
+def _set_plain(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
+               counts, metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
     sign = 1.0 if rising else -1.0
     begin = (i0 if rising else i0 + n - 1) - 0.5 * (rows - 1)
     most = n - 1.0
@@ -110,14 +110,14 @@ def _set(*arguments):
 
 
 @overload(_set)
-def _set_of(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts, metre,
-            tall, bits, first, level, slope, share, factor):  # fmt: skip
+def _set_of(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
+            metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
     setter = _set_fixed if level.dtype == types.int32 else _set_plain
 
-    def chosen(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
-               metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
-        setter(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest, counts,
-               metre, tall, bits, first, level, slope, share, factor)  # fmt: skip
+    def chosen(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
+               counts, metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
+        setter(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
+               counts, metre, tall, bits, first, level, slope, share, factor)  # fmt: skip
 
     return chosen
 

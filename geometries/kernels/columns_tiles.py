@@ -60,8 +60,8 @@ def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                 continue
             rising, bits = set_rows(
                 cone, frames, number, along[j], normal[j], heights, spacing, counts, sampling,
-                line, 0.5 * (starts[0] + stops[met - 1]), i0, n, k0 - 2, level, slope, share, factor,
-                lines)  # fmt: skip
+                line, 0.5 * (starts[0] + stops[met - 1]), i0, n, k0 - 2, level, slope, share,
+                factor, lines)  # fmt: skip
             total[:] = 0
             for m in range(met):
                 start, stop = starts[m], stops[m]
@@ -76,8 +76,8 @@ def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                 parts = parts_of(lines[4], stop - start)
                 for part in range(parts):
                     one, two = part_of(start, stop, part, parts)
-                    march(column, column.shape[1], total, level, slope, share, r0, r1, k0 - 2, count + 2, bits, one, two,
-                          spread)  # fmt: skip
+                    march(column, column.shape[1], total, level, slope, share, r0, r1, k0 - 2,
+                          count + 2, bits, one, two, spread)  # fmt: skip
             for b in range(out.shape[0]):
                 seen = out[b, view, c][i0 - first_row :]
                 for q in range(n):
@@ -144,8 +144,8 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                     parts = parts_of(lines[4], stop - start)
                     for part in range(parts):
                         one, two = part_of(start, stop, part, parts)
-                        split(places, pairs, level, slope, share, r0, r1, k0 - 2, count + 2, bits, one,
-                              two)  # fmt: skip
+                        split(places, pairs, level, slope, share, r0, r1, k0 - 2, count + 2,
+                              bits, one, two)  # fmt: skip
                         for b in range(nb):
                             at = (b * ny * nx + cells[m]) * width
                             scatter(slots, at, places, pairs, values[b], r0, r1)
@@ -194,8 +194,8 @@ def _empty_tables(groups, work):
 
         def fixed(groups, work):
             size = 8 * groups
-            return (np.zeros(size, np.int32), np.zeros(size, np.float32),
-                    np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(5))  # fmt: skip
+            zeros = np.zeros(size, np.float32)
+            return np.zeros(size, np.int32), zeros, zeros.copy(), zeros.copy(), np.zeros(5)
 
         return fixed
 

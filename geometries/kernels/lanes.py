@@ -1,4 +1,4 @@
-"""Vectors of eight float32 or four float64 numbers, as LLVM IR: what the innermost loops are made of.
+"""Vectors of eight float32 or four float64 numbers, as LLVM IR, for the innermost loops.
 
 Eight neighbours look at a window of 16 neighbouring numbers (or of 8); numbers are picked from it
 by permuting registers, which costs a fraction of a gather; machines without AVX2 pick by scalar
