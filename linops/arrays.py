@@ -31,6 +31,7 @@ __all__ = [
     "has_float64",
     "is_array",
     "is_concrete",
+    "is_distributed",
     "is_jax",
     "is_numpy",
     "is_torch",
@@ -81,6 +82,12 @@ def is_array(x: object) -> bool:
         or is_torch(x)
         or is_jax(x)
     )
+
+
+def is_distributed(x: object) -> bool:
+    """Whether `x` is a DTensor, of which this process holds a part; torch is not imported."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
 
 
 def is_traced(x: object) -> bool:
@@ -190,7 +197,8 @@ def unify(*values: Array) -> tuple[Array, ...]:
 def to_numpy(x: Array) -> np.ndarray:
     """`x` as a NumPy array, sharing memory where the library allows it.
 
-    JAX arrays come back read-only. Tensors on an accelerator are copied to the host.
+    JAX arrays come back read-only. Tensors on an accelerator are copied to the host, those of
+    several processes gathered: all of them call this together.
 
     Raises
     ------
@@ -206,6 +214,8 @@ def to_numpy(x: Array) -> np.ndarray:
         )
     if is_torch(x):
         torch = sys.modules["torch"]
+        if is_distributed(x):
+            x = x.detach().full_tensor()
         if not torch._C._functorch.is_functorch_wrapped_tensor(x):
             return np.asarray(x.detach().resolve_conj().resolve_neg().cpu().numpy())
         while torch._C._functorch.is_gradtrackingtensor(x):

@@ -16,7 +16,17 @@ from linops.compiled import pool
 from linops.errors import PlacementError
 from sharding.cost import Machine
 
-__all__ = ["Described", "Rank", "Worker", "choose", "family", "machine_of"]
+__all__ = [
+    "Described",
+    "Rank",
+    "Worker",
+    "choose",
+    "family",
+    "host_memory",
+    "machine_of",
+    "of_ranks",
+    "world",
+]
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
     listed = _listed(devices)
     if listed and not all(isinstance(d, int) for d in listed):
         return _given(listed, executor)
-    if executor == "torch" or (executor == "auto" and devices is None and _world() > 1):
+    if executor == "torch" or (executor == "auto" and devices is None and world() > 1):
         return _numbered(devices, listed, _ranks(), "ranks"), "torch"
     if isinstance(devices, str) or executor == "shard_map":
         found = _jax_devices(devices if isinstance(devices, str) else None)
@@ -125,6 +135,16 @@ def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
     return chosen, "threads" if executor == "auto" else executor
 
 
+def of_ranks(devices: Any, executor: str) -> bool:
+    """Whether a plan is made by all ranks of a process group together."""
+    if world() == 1:
+        return False
+    listed = devices if isinstance(devices, (list, tuple)) else (devices,)
+    if any(isinstance(d, Rank) for d in listed):
+        return True
+    return executor == "torch" or (executor == "auto" and devices is None)
+
+
 def machine_of(devices: Sequence[Any], executor: str) -> Machine:
     """The rates of such devices."""
     first = devices[0]
@@ -132,12 +152,12 @@ def machine_of(devices: Sequence[Any], executor: str) -> Machine:
         return Machine(first.flops, first.bandwidth, first.link, 2e-5, memory=first.memory)
     if executor in ("serial", "threads") and isinstance(first, Worker):
         cores = 1 if executor == "serial" else pool.workers()
-        return Machine(2e9, 5e9, 5e9, 2e-5, shared=True, cores=cores, memory=_host_memory())
+        return Machine(2e9, 5e9, 5e9, 2e-5, shared=True, cores=cores, memory=host_memory())
     if isinstance(first, Rank):
-        return Machine(2e9, 5e9, 1e9, 2e-4, memory=_host_memory(len(devices)))
+        return Machine(2e9, 5e9, 1e9, 2e-4, memory=host_memory(len(devices)))
     if getattr(first, "platform", "cpu") == "cpu":
         cores = os.cpu_count() or 1
-        memory = _host_memory(len(devices))
+        memory = host_memory(len(devices))
         return Machine(2e9, 5e9, 2e9, 1e-4, cores=cores, memory=memory)
     return Machine(2e13, 2e12, 5e10, 2e-5, memory=_device_memory(first))
 
@@ -249,7 +269,8 @@ def _accelerated() -> bool:
     return any(d.platform != "cpu" for d in sys.modules["jax"].devices())
 
 
-def _world() -> int:
+def world() -> int:
+    """The processes of torch's default group; 1 without one."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
@@ -268,7 +289,7 @@ def _ranks() -> tuple[Rank, ...]:
     return tuple(Rank(i, kind) for i in range(dist.get_world_size()))
 
 
-def _host_memory(shares: int = 1) -> float | None:
+def host_memory(shares: int = 1) -> float | None:
     """Nine tenths of what is free on this machine or in its control group, for each share."""
     found = []
     try:

@@ -139,6 +139,11 @@ class LoweredOperator(Operator):
     def _engine(self) -> Engine:
         return engine_of(self.plan)
 
+    @property
+    def local(self) -> Any:
+        """The same operator on this rank's parts, for `torch.func`."""
+        return self._engine.local(self)
+
     def _apply(self, x: Any) -> Any:
         return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
@@ -166,6 +171,11 @@ class LoweredFunctional(Functional):
         return engine_of(self.plan)
 
     @property
+    def local(self) -> Any:
+        """The global value from this rank's parts, for `torch.func`."""
+        return self._engine.local(self)
+
+    @property
     def base(self) -> Functional:
         """What was planned."""
         assert isinstance(self.plan.operator, Functional)
@@ -179,7 +189,10 @@ class LoweredFunctional(Functional):
 
     def _value(self, x: Any) -> Any:
         parts = [space.put(part) for space, part in _pairs(x, self.domain)]
-        return self._engine.run(self.plan.forward, parts)[0]
+        value = self._engine.run(self.plan.forward, parts)[0]
+        if arrays.is_distributed(value) and not _is_placed(x, self.domain):
+            return self.plan.codomain_placements[0].gather(value)
+        return value
 
     def _make_gradient(self) -> Operator:
         entries = _states(self.plan.domain_placements)
@@ -219,7 +232,10 @@ def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_placed(x: Any, space: Any) -> bool:
-    return all(member.placement.holds(part) for member, part in _pairs(x, space))
+    return all(
+        arrays.is_distributed(part) or member.placement.holds(part)
+        for member, part in _pairs(x, space)
+    )
 
 
 def _gathered(x: Any, space: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import PlacementError
-from sharding.homes import Home, home_of
+from sharding.homes import Home, home_of, refuse
 from sharding.mesh import Mesh
 
 __all__ = ["Placement"]
@@ -204,7 +204,11 @@ class Placement:
         """
         if self.holds(x):
             return x
-        self.check(x)
+        try:
+            self.check(x)
+        except PlacementError as error:
+            refuse(self.home, error)
+            raise
         return self.home.put(self, x)
 
     def gather(self, x: Array) -> Array:

@@ -6,7 +6,8 @@ of the real shape, which operators put there on entry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
+from sharding.homes import forbid, refuse
 from sharding.placement import Placement
 
 if TYPE_CHECKING:
@@ -80,7 +82,14 @@ class PlacedSpace(Space):
     def check_shape(self, x: Array, owner: str) -> None:
         """Raise unless `x` is an element, on the devices or plain."""
         if not (arrays.is_array(x) and self.placement.holds(x)):
-            super().check_shape(x, owner)
+            with _together(self.placement):
+                forbid(self.placement.home, x)
+                super().check_shape(x, owner)
+
+    def validate(self, x: Array) -> Array:
+        """`x` itself, if it is an element."""
+        with _together(self.placement):
+            return super().validate(x)
 
     def lower(self, operator: Operator) -> Operator:
         """`operator` on this placement; where it maps the space to itself, its result too."""
@@ -97,6 +106,13 @@ class PlacedSpace(Space):
 class PlacedProductSpace(ProductSpace):
     """A `ProductSpace` of placed members."""
 
+    def check_shape(self, x: Any, owner: str) -> None:
+        """Raise unless `x` is a tuple of elements."""
+        first = self.spaces[0]
+        assert isinstance(first, PlacedSpace)
+        with _together(first.placement):
+            super().check_shape(x, owner)
+
     def lower(self, operator: Operator) -> Operator:
         """`operator` on these placements."""
         return _lowered(self, operator)
@@ -110,6 +126,16 @@ def placed_space(space: AnySpace, placements: Sequence[Placement], plan: Plan) -
     """The space with the placements of its members."""
     placed = [PlacedSpace(m, p, plan) for m, p in zip(space.members, placements, strict=True)]
     return PlacedProductSpace(placed) if isinstance(space, ProductSpace) else placed[0]
+
+
+@contextlib.contextmanager
+def _together(placement: Placement) -> Iterator[None]:
+    """Where this raises, the other processes raise too."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        refuse(placement.home, error)
+        raise
 
 
 def _lowered(space: Any, operator: Operator) -> Operator:

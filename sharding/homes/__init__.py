@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["Home", "home_of"]
+__all__ = ["Home", "forbid", "home_of", "refuse"]
 
 
 class Home(Protocol):
@@ -59,3 +59,17 @@ def home_of(device: Any) -> Home:
 
     home: Home = import_module(f"sharding.homes.{_FILES[family(device)]}").HOME
     return home
+
+
+def forbid(home: Home, x: Any) -> None:
+    """Raise where arrays of this home cannot be followed: under a transform of `torch.func`."""
+    look = getattr(home, "forbid", None)
+    if look is not None:
+        look(x)
+
+
+def refuse(home: Home, error: Exception) -> None:
+    """Tell the processes that share this home that one of them raises, so that all of them do."""
+    tell = getattr(home, "refuse", None)
+    if tell is not None:
+        tell(error)

@@ -1,0 +1,157 @@
+"""What ranks settle before they exchange anything: all of them go on, or all of them raise.
+
+One small gather of fixed size carries a flag and a digest from every rank. A rank that must raise
+says so and raises; the others raise with its message; ranks that want different things all raise.
+Either way the process group can be used again. Ranks run one program: their n-th agreements meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from linops.errors import PlacementError
+from sharding.devices import world
+
+__all__ = ["gather_rows", "made_together", "refuse", "settle"]
+
+T = TypeVar("T")
+Words = tuple[int, int]
+
+_MESSAGE = 480
+_count = 0
+
+
+def settle(text: str, error: Exception | None = None, words: Words = (0, 0)) -> list[Words]:
+    """Go on where all ranks say the same `text` and none has an error.
+
+    Parameters
+    ----------
+    text
+        What is about to be done: operation, shapes, dtypes, options.
+    error
+        Why this rank cannot.
+    words
+        Two integers to hand round.
+
+    Returns
+    -------
+    list of pairs
+        The words of every rank.
+
+    Raises
+    ------
+    Exception
+        `error` itself on the rank that has one; elsewhere a `PlacementError` with its message.
+        Where texts differ a `PlacementError` that lists them.
+    """
+    digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    table = _gathered([0 if error is None else 1, digest, *words])
+    failed = [rank for rank, row in enumerate(table) if row[0]]
+    if not failed and len({row[1] for row in table}) == 1:
+        return [(row[2], row[3]) for row in table]
+    said = text if error is None else f"{type(error).__name__}: {error}"
+    messages = _messages(said)
+    if error is not None:
+        raise error
+    if failed:
+        raise PlacementError(
+            f"rank {failed[0]} of {len(table)} raised {messages[failed[0]]}; so every rank stops "
+            "here, and the group can be used again"
+        )
+    shown = "; ".join(f"rank {rank}: {message}" for rank, message in enumerate(messages))
+    raise PlacementError(f"the ranks want different things: {shown}; call alike on every rank")
+
+
+def refuse(error: Exception) -> None:
+    """Tell the other ranks, which go on to their next agreement, that this one raises; once."""
+    if getattr(error, "_told_ranks", False) or world() == 1:
+        return
+    error._told_ranks = True  # type: ignore[attr-defined]
+    try:
+        settle("", error)
+    except Exception as other:
+        if other is not error:
+            raise
+
+
+def made_together(make: Callable[[], T], describe: Callable[[T], str]) -> T:
+    """What `make()` gives, where it succeeds on all ranks and they describe it alike."""
+    try:
+        made = make()
+    except Exception as error:
+        refuse(error)
+        raise
+    settle(describe(made))
+    return made
+
+
+def gather_rows(out: Any, rows: Any, group: Any = None) -> None:
+    """Everybody's rows, one after the other, in `out`; by the name that this torch has for it."""
+    import torch.distributed as dist
+
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(out, rows, group=group)
+
+
+def _gathered(row: list[int]) -> list[list[int]]:
+    """Everybody's row, in the order of ranks."""
+    global _count
+    count = world()
+    if count == 1:
+        return [row]
+    import torch
+
+    _count += 1
+    with torch._C._DisableFuncTorch(), torch.no_grad():
+        mine = torch.tensor(row, dtype=torch.int64, device=_device())
+        out = torch.empty((count * len(row),), dtype=torch.int64, device=mine.device)
+        try:
+            gather_rows(out, mine)
+            return [list(map(int, part)) for part in out.reshape(count, -1).tolist()]
+        except RuntimeError as error:
+            _late(error)
+
+
+def _messages(text: str) -> list[str]:
+    import torch
+
+    data = text.encode()[:_MESSAGE]
+    with torch._C._DisableFuncTorch(), torch.no_grad():
+        mine = torch.zeros(_MESSAGE, dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data or b" "), dtype=torch.uint8)[
+            : len(data)
+        ]
+        mine = mine.to(_device())
+        out = torch.empty((world() * _MESSAGE,), dtype=torch.uint8, device=mine.device)
+        gather_rows(out, mine)
+        rows = out.reshape(world(), -1).cpu().numpy()
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+
+
+def _late(error: Exception) -> NoReturn:
+    """The group's time ran out: those who waited find out, through its store, who did not come."""
+    import torch.distributed as dist
+
+    key = f"linops/waited/{_count}"
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"{key}/{dist.get_rank()}", "1")
+        time.sleep(1.0)
+        missing = [r for r in range(world()) if not store.check([f"{key}/{r}"])]
+    except Exception:
+        missing = []
+    who = f"ranks {missing} did not come" if missing else "not all ranks came"
+    raise PlacementError(
+        f"{who} to where this rank waits ({error}); the limit is that of init_process_group("
+        "timeout=...), and the group cannot be used further"
+    ) from error
+
+
+def _device() -> Any:
+    import torch
+    import torch.distributed as dist
+
+    return "cpu" if "gloo" in str(dist.get_backend()) else torch.device("cuda")
