@@ -22,7 +22,7 @@ from sharding.plans import Plan, Settings
 from sharding.program import Add, Compute, Program, Value, Writer
 from sharding.states import Replicated, Sharded, States
 
-__all__ = ["draft"]
+__all__ = ["draft", "placement_of"]
 
 
 def draft(
@@ -83,7 +83,7 @@ def draft(
     forward = _written(graph, mesh.shape, assignments)
     domain, codomain = (
         tuple(
-            _placement(mesh, forward.values[k].space.shape, forward.values[k].states) for k in ends
+            placement_of(mesh, forward.values[k].space.shape, forward.values[k].states) for k in ends
         )
         for ends in (forward.inputs, forward.outputs)
     )
@@ -143,7 +143,8 @@ def _renumbered(program: Program, first: int) -> Program:
     return replace(program, steps=steps)
 
 
-def _placement(mesh: Mesh, shape: tuple[int, ...], states: States) -> Placement:
+def placement_of(mesh: Mesh, shape: tuple[int, ...], states: States) -> Placement:
+    """The placement of arrays of a shape in states."""
     axes: list[int | None] = []
     sizes: list[int | None] = []
     for state in states:

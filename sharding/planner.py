@@ -17,7 +17,7 @@ from linops.algebra.blocks import extent
 from linops.errors import PlacementError
 from linops.operator import Operator
 from sharding import banding, fusion, partitions
-from sharding.devices import Worker, choose, machine_of
+from sharding.devices import Worker, choose, machine_of, of_ranks
 from sharding.drafts import draft
 from sharding.graph import flatten
 from sharding.mesh import Mesh
@@ -75,15 +75,39 @@ def plan(
         For devices that are not there, an axis that nobody has or that must not be split (the
         leaf is named, and what may be split), or a plan that does not fit the memory.
     """
-    if not isinstance(A, Operator):
-        raise PlacementError(f"plan takes an Operator or Functional, got {type(A).__name__}")
-    available, engine = choose(devices, executor)
-    settings = Settings(
-        engine, machine_of(available, engine), deterministic, memory, tuple(batch), probe
-    )
+
+    def make(limit: float | None = None) -> Plan:
+        if not isinstance(A, Operator):
+            raise PlacementError(f"plan takes an Operator or Functional, got {type(A).__name__}")
+        available, engine = choose(devices, executor)
+        machine = machine_of(available, engine)
+        if limit is not None:
+            machine = replace(machine, memory=limit)
+        settings = Settings(engine, machine, deterministic, memory, tuple(batch), probe)
+        return _chosen(A, devices, available, partition, dict(chunks or {}), settings)
+
+    if not of_ranks(devices, executor):
+        return make()
+    from sharding.ranks import planned_together
+
+    return planned_together(make, f"{partition} {memory} {chunks} {batch} {deterministic}")
+
+
+def _chosen(
+    A: Operator,
+    devices: Any,
+    available: tuple[Any, ...],
+    partition: str | Mapping[str, int | None],
+    chunks: dict[str, int],
+    settings: Settings,
+) -> Plan:
+    """The plan for so many of the available devices as are worth having."""
+    engine = settings.executor
     if partition == "batch":
         return _by_batch(A, available, settings)
-    request = partitions.request(flatten(A), partition, None if devices is None else len(available))
+    # Ranks run all together: none of them is left out.
+    fixed = None if devices is None and engine != "torch" else len(available)
+    request = partitions.request(flatten(A), partition, fixed)
     if request.shape and math.prod(request.shape) > len(available):
         raise PlacementError(
             f"partition {partition!r} takes {math.prod(request.shape)} devices, there are "
@@ -100,7 +124,7 @@ def plan(
         if other.seconds < 0.98 * best.seconds:
             best = other
     best = _with_notes(best, plans, devices is None, len(available))
-    return _within_memory(best, request, dict(chunks or {}))
+    return _within_memory(best, request, chunks)
 
 
 def _counts(available: int, devices: Any, request: partitions.Request, engine: str) -> list[int]:

@@ -20,7 +20,7 @@ from sharding.mesh import Mesh, groups
 from sharding.states import Windowed, real_range, share_of
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["Line", "Ranks", "device_of", "planned_together", "ranks_of"]
 

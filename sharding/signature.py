@@ -13,7 +13,7 @@ from linops.algebra.structure import leaves
 from sharding.program import Compute, Loop, Movement, Program
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["of_plan", "of_program"]
 

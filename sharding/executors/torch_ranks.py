@@ -43,7 +43,7 @@ from sharding.states import (
 )
 
 if TYPE_CHECKING:
-    from sharding.planner import Plan
+    from sharding.plans import Plan
 
 __all__ = ["Engine", "Local"]
 
@@ -128,7 +128,7 @@ class Engine:
         return any(recording(a) for step in program.computes() for a in leaves(step.operator))
 
     def _placement(self, value: Value) -> Placement:
-        from sharding.planner import placement_of
+        from sharding.drafts import placement_of
 
         key = value.space.shape, value.states
         if key not in self._placements:
@@ -168,8 +168,8 @@ class Engine:
 class Local:
     """A lowered operator on this rank's plain tensors; every rank calls it together.
 
-    `local(x)`, and for linear ones `local @ x` and `local.H @ y`, under autograd and `torch.func` (jvp, vjp, grad, vmap
-    and their compositions). Parts are those of the placements: shares where an axis is cut, copies
+    `local(x)`, and for linear ones `local @ x` and `local.H @ y`, under autograd and `torch.func`
+    (jvp, vjp, grad, vmap and their compositions). Parts are those of the placements: shares where an axis is cut, copies
     elsewhere. Derivatives treat the copies of an output as outputs of their own, so a loss formed
     on every rank from local parts counts a placement's `replicas` times: divide by them. The
     gradient of an input that all ranks hold comes summed over the ranks.
