@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from geometries.admission import admit, pitch_limit
+from geometries.admission import admit
 from geometries.beams import Beam
 from geometries.grid import Grid
-from geometries.trajectory import Trajectory
+from geometries.selection import Choice, chosen, followed, frames_of
+from geometries.trajectory import Trajectory, chosen_views
 from linops import arrays
 from linops.arrays import Array
 from linops.compiled.hosted import hosted
@@ -24,11 +25,7 @@ from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.space import Space
 
-__all__ = ["Projector", "ProjectorColumns"]
-
-_MODELS = ("siddon", "footprint")
-_PROFILES = ("trapezoid", "box")
-_BACKENDS = ("auto", "numba")
+__all__ = ["Projector"]
 
 
 class Projector(LinearOperator):
@@ -42,10 +39,15 @@ class Projector(LinearOperator):
         The volume `(z, y, x)` or image `(y, x)`.
     model
         `"siddon"`: the exact length of each ray within each cell, cells of constant value
-        (Siddon 1985). `"footprint"`: the mean over each detector cell of a voxel's separable
-        shadow (Long, Fessler and Balter 2010); see the page on models.
+        (Siddon 1985). `"joseph"`: interpolation between cell centres across the longest axis of
+        the ray, one sample a slab of cells (Joseph 1982). `"footprint"`: the mean over each
+        detector cell of a voxel's separable shadow (Long, Fessler and Balter 2010); see the page on
+        models.
     backend
-        `"auto"` or `"numba"`, compiled code on the CPU.
+        `"numba"`, compiled code for arrays of any namespace in CPU memory; `"portable"`, array code
+        for any device, differentiable in the geometry; `"auto"`, the compiled code where it serves,
+        else the portable one, with a warning that names every reason. Arrays on other devices are
+        served by the portable code of an `"auto"` projector.
     precision
         `"fast"` (float32, fast-math), `"float32"` or `"float64"`; geometry is always set up in
         float64.
@@ -69,7 +71,7 @@ class Projector(LinearOperator):
         For a scan that the precision cannot resolve, another number of dimensions, or frames that
         the model does not permit.
     ValueError
-        For an unknown model, profile, backend or precision, or a grid that the backend cannot
+        For an unknown model, profile, backend or precision, or a scan that backend "numba" cannot
         serve.
     """
 
@@ -87,59 +89,41 @@ class Projector(LinearOperator):
         precision: str | Precision = "fast",
         profile: str | None = None,
     ) -> None:
-        if not isinstance(model, str) or model not in _MODELS:
-            raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
-        if not isinstance(backend, str) or backend not in _BACKENDS:
-            raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
-        shape = _profile_of(model, profile)
         accuracy = Precision.of(precision)
         admit(geometry, grid, accuracy)
-        limit = pitch_limit(grid, accuracy)
-        if limit is not None:
-            raise GeometryError(
-                f"backend 'numba' cannot serve this grid: {limit}; use precision='float64'"
-            )
-        frames = _frames(geometry.trajectory.host)
-        whole = np.zeros(2 + geometry.detector.dims - 1 + grid.dims, np.int32)
+        trajectory, detector = geometry.trajectory, geometry.detector
+        choice = chosen(trajectory, grid, model, profile, backend, accuracy)
+        whole = np.zeros(2 + detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
-        kernel = _kernel_of(model, geometry.trajectory.host, frames, grid)
-        detector = geometry.detector.shape
-        self._set_up(
-            geometry,
-            grid,
-            model,
-            shape,
-            accuracy,
-            kernel,
-            frames,
-            whole,
-            geometry.views,
-            detector,
-            grid.shape,
-        )
+        if followed(trajectory):
+            from geometries.kernels.portable import cell_offsets
+
+            frames, cells = frames_of(trajectory), cell_offsets(trajectory)
+        else:
+            frames, cells = frames_of(trajectory.host), (None, None)
+        shapes = (geometry.views, *detector.shape), grid.shape
+        self._set_up(geometry, grid, choice, accuracy, frames, cells, whole, *shapes)
 
     def _set_up(
         self,
         geometry: Beam | Trajectory,
         grid: Grid,
-        model: str,
-        profile: str | None,
+        choice: Choice,
         precision: Precision,
-        kernel: str,
-        frames: np.ndarray,
+        frames: Array,
+        cells: tuple[Array | None, Array | None],
         window: np.ndarray,
-        views: int,
-        cells: tuple[int, ...],
+        projections: tuple[int, ...],
         voxels: tuple[int, ...],
     ) -> None:
         # window: begin and end of the real views, then the first row and column of the detector
         # and the first plane of each axis of the grid that this (part of a) projector covers.
         names = ("z", "y", "x")[-grid.dims :]
         rule = f"{' '.join(names)} -> view {' '.join(geometry.detector.axes)}"
-        if kernel == "aligned rows":
+        if choice.kernel == "aligned rows":
             rule = "z y x -> view z col"
         domain = Space(voxels, precision.dtype, names, grid.spacing)
-        codomain = Space((views, *cells), precision.dtype, ("view", *geometry.detector.axes))
+        codomain = Space(projections, precision.dtype, ("view", *geometry.detector.axes))
         LinearOperator.__init__(
             self,
             domain,
@@ -149,20 +133,37 @@ class Projector(LinearOperator):
             name="Projector",
             tags=("nonnegative",),
         )
-        self.geometry, self.grid, self.model = geometry, grid, model
-        self.profile = profile
-        self.backend = "numba"
-        self._kernel = kernel
+        self.geometry, self.grid, self._choice = geometry, grid, choice
+        self.offsets, self.heights = cells
         self.frames = arrays.snapshot(frames)
         self.window = arrays.snapshot(window)
+
+    # --- what was selected -----------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        """`"siddon"`, `"joseph"` or `"footprint"`."""
+        return self._choice.model
+
+    @property
+    def profile(self) -> str | None:
+        """Of a footprint; None for other models."""
+        return self._choice.profile
+
+    @property
+    def backend(self) -> str:
+        """`"numba"` or `"portable"`: what runs for arrays in CPU memory."""
+        return self._choice.backend
+
+    @property
+    def _kernel(self) -> str:
+        return self._choice.kernel
 
     # --- variants ------------------------------------------------------------------------
 
     def with_precision(self, precision: str | Precision) -> Projector:
         """The same scan in another precision."""
-        return Projector(
-            self.geometry, self.grid, self.model, self.backend, precision, self.profile
-        )
+        return self._like(self.geometry, precision)
 
     def with_geometry(self, geometry: Beam | Trajectory) -> Projector:
         """Another scan with as many views of the same kind, checked like a new one."""
@@ -173,33 +174,48 @@ class Projector(LinearOperator):
                 f"{old.detector.shape} cells, got {new.kind}, {new.views} views, "
                 f"{new.detector.shape} cells"
             )
-        return Projector(
-            geometry, self.grid, self.model, self.backend, self.precision, self.profile
-        )
+        return self._like(geometry, self.precision)
+
+    def _like(self, geometry: Beam | Trajectory, precision: str | Precision) -> Projector:
+        choice = self._choice
+        return Projector(geometry, self.grid, choice.model, choice.asked, precision, choice.profile)
 
     # --- hooks ---------------------------------------------------------------------------
 
     def _apply(self, x: Array) -> Array:
-        return hosted(self, x)
+        return self._projected(x, adjoint=False)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(self, y, adjoint=True)
+        return self._projected(y, adjoint=True)
+
+    def _projected(self, x: Array, adjoint: bool) -> Array:
+        if self._compiled_for(x):
+            return hosted(self, x, adjoint)
+        from geometries.kernels import portable
+
+        return portable.project(self, x, adjoint)
+
+    def _compiled_for(self, x: Array) -> bool:
+        return self.backend == "numba" and (
+            self._choice.asked == "numba" or self.model == "footprint" or arrays.on_host(x)
+        )
 
     def _make_conjugate(self) -> LinearOperator:
         return self
 
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Projector:
         window = np.array(self.window)
-        frames, views = self.frames, self.codomain.shape[0]
+        frames, offsets, views = self.frames, self.offsets, self.codomain.shape[0]
         cells, voxels = list(self.codomain.shape[1:]), list(self.domain.shape)
         count = stop - start
         if axis == "view":
             lo, hi = max(start, 0), max(min(stop, views), 0)
             window[:2] = np.clip(window[:2] - start, 0, count)
-            if padded:
-                frames = frames[np.clip(np.arange(start, stop), 0, max(views - 1, 0))]
-            else:
-                frames = frames[lo:hi]
+            taken = np.arange(start, stop) if padded else np.arange(lo, hi)
+            taken = np.clip(taken, 0, max(views - 1, 0))
+            frames = chosen_views(frames, taken)
+            if offsets is not None and offsets.shape[0] > 1:
+                offsets = chosen_views(offsets, taken)
             views = count
         for position, name in enumerate(self.rule.codomain[0][1:]):
             if name.name == axis:
@@ -211,13 +227,17 @@ class Projector(LinearOperator):
                 voxels[position] = count
         block = object.__new__(Projector)
         block._set_up(
-            self.geometry, self.grid, self.model, self.profile, self.precision, self._kernel,
-            frames, window, views, tuple(cells), tuple(voxels),
+            self.geometry, self.grid, self._choice, self.precision, frames,
+            (offsets, self.heights), window, (views, *cells), tuple(voxels),
         )  # fmt: skip
         block.__dict__["_frozen"] = True
         return block
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
+        from geometries.projector_columns import ProjectorColumns
+
+        if self.backend != "numba":
+            return None
         dims = len(self.domain.shape)
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
         if dims == 2:
@@ -229,6 +249,10 @@ class Projector(LinearOperator):
         return ProjectorColumns(self, index)
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
+        if self.backend != "numba":
+            from geometries.kernels import portable
+
+            return portable.gram_diagonal(self, weights)
         host = None if weights is None else arrays.to_numpy(weights).astype(self.dtype, copy=False)
         found = self._runner.gram_diagonal(host)
         return found if weights is None else arrays.convert(found, weights)
@@ -261,110 +285,3 @@ class Projector(LinearOperator):
     def _host_orders(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # type: ignore[override]
         # The kernels of volumes have slices and rows innermost.
         return None if self.grid.dims == 2 else ((1, 2, 0), (0, 2, 1))
-
-
-class ProjectorColumns(LinearOperator):
-    """A projector on a subset of in-plane positions with all their slices.
-
-    The domain is `(s,)` for images and `(z, s)` for volumes; the cost is in proportion to s.
-    """
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(self, base: Projector, index: Array) -> None:
-        slices = base.domain.shape[:-2]
-        names = ("z", "s") if slices else ("s",)
-        domain = Space((*slices, int(index.shape[0])), base.domain.dtype, names)
-        right = " ".join(axis.name for axis in base.rule.codomain[0])
-        super().__init__(
-            domain,
-            base.codomain,
-            f"{' '.join(names)} -> {right}",
-            precision=base.precision,
-            name="Projector.columns",
-            tags=("nonnegative",),
-        )
-        self.base = base
-        self.index = arrays.snapshot(index)
-
-    def _apply(self, x: Array) -> Array:
-        return hosted(self, x)
-
-    def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(self, y, adjoint=True)
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _gram_diagonal(self, weights: Array | None) -> Array | None:
-        from linops.elementary.select import Restriction
-
-        whole = self.base._gram_diagonal(weights)
-        pick = Restriction(self.base.domain, self.index)  # type: ignore[arg-type]
-        return None if whole is None else pick(whole)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        if axis == "s":
-            return None if padded else ProjectorColumns(self.base, self.index[start:stop])
-        if padded and self.base.grid.dims == 2:
-            # The planar kernels for lists of cells know no planes that are inert.
-            return None
-        block = self.base.block(axis, start, stop, padded)
-        assert isinstance(block, Projector)
-        return block.columns(self.index)
-
-    def _cost(self) -> Cost:
-        whole = self.base.cost()
-        share = self.domain.size / max(self.base.domain.size, 1)
-        return Cost(whole.flops * share, whole.read * share, whole.written, 0.0)
-
-    @property
-    def _host_orders(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # type: ignore[override]
-        return None if self.base.grid.dims == 2 else ((1, 0), (0, 2, 1))
-
-    def _forward_host(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.base._runner.forward_columns(x, arrays.to_numpy(self.index)))
-
-    def _adjoint_host(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(self.base._runner.adjoint_columns(y, arrays.to_numpy(self.index)))
-
-
-def _frames(trajectory: Trajectory) -> np.ndarray:
-    """Source or direction, centre, u and v of each view, side by side: `(views, 3 or 4, dims)`."""
-    first = trajectory.directions if trajectory.sources is None else trajectory.sources
-    parts = [first, trajectory.centers, trajectory.u]
-    if trajectory.v is not None:
-        parts.append(trajectory.v)
-    if trajectory.detector.surface is not None:
-        # A surface is sampled by the number of the view, whatever block the view is in.
-        numbers = np.zeros_like(trajectory.centers)
-        numbers[:, 0], numbers[:, 1] = np.arange(trajectory.views), trajectory.views
-        parts.append(numbers)
-    return np.stack([np.asarray(part) for part in parts], axis=1)
-
-
-def _profile_of(model: str, profile: str | None) -> str | None:
-    if model != "footprint":
-        if profile is not None:
-            raise ValueError(f"profile is {profile!r}; only model 'footprint' has one")
-        return None
-    if profile is None:
-        return _PROFILES[0]
-    if not isinstance(profile, str) or profile not in _PROFILES:
-        raise ValueError(f"profile is {profile!r}; it is one of {', '.join(_PROFILES)}")
-    return profile
-
-
-def _kernel_of(model: str, trajectory: Trajectory, frames: np.ndarray, grid: Grid) -> str:
-    """The kernel that model and frames allow, decided once for the whole scan."""
-    from geometries.kernels import footprint_views, structure
-    from geometries.kernels.volume_scan import VolumeScan
-
-    choose = {"siddon": structure.kernel_of, "footprint": footprint_views.kernel_of}[model]
-    parts = trajectory.kind, frames, trajectory.detector, grid
-    if grid.dims == 3:
-        return choose(VolumeScan.from_frames(*parts))
-    if model == "footprint":
-        choose(footprint_views.embedded(*parts))
-    return "planar"

@@ -37,9 +37,11 @@ __all__ = [
     "is_torch",
     "is_traced",
     "loop",
+    "mapped",
     "may_share_memory",
     "namespace",
     "narrow",
+    "on_host",
     "ones",
     "requires_gradient",
     "resident",
@@ -110,6 +112,17 @@ def is_concrete(x: object) -> bool:
 def requires_gradient(x: object) -> bool:
     """Whether a derivative is being recorded through `x` (JAX tracer or torch leaf)."""
     return is_traced(x) or (is_torch(x) and bool(getattr(x, "requires_grad", False)))
+
+
+def on_host(x: Array) -> bool:
+    """Whether `x` lies in CPU memory; a JAX tracer: whether JAX computes there by default."""
+    if is_torch(x):
+        return bool(x.device.type == "cpu")
+    if is_traced(x):
+        return bool(sys.modules["jax"].default_backend() == "cpu")
+    if is_jax(x):
+        return all(device.platform == "cpu" for device in x.devices())
+    return is_numpy(x) or not hasattr(x, "__cuda_array_interface__")
 
 
 def namespace(*arrays: Array) -> Any:
@@ -425,7 +438,9 @@ def scatter_add(values: Array, index: Array, size: int) -> Array:
         inside = index >= 0
         if not inside.all():
             values, index = values[..., inside], index[inside]
-        np.add.at(out, (..., index), values)  # type: ignore[arg-type]
+        # One dimension at a time: NumPy's fast path.
+        for k in np.ndindex(*values.shape[:-1]):
+            np.add.at(out[k], index, values[k])
         return out
     out = zeros(shape, dtype_of(values), values)
     if is_jax(values):
@@ -446,6 +461,14 @@ def loop(count: int, body: Callable[[int, Any], Any], state: Any) -> Any:
     for i in range(count):
         state = body(i, state)
     return state
+
+
+def mapped(count: int, body: Callable[[Any], Any], like: Array) -> Any:
+    """`body(i)` for i in range(count), stacked: compiled in JAX, else a Python loop."""
+    if is_jax(like) and count != 1:
+        jax = sys.modules["jax"]
+        return jax.lax.map(body, jax.numpy.arange(count))
+    return namespace(like).stack([body(i) for i in range(count)])
 
 
 # --- private ---------------------------------------------------------------------------

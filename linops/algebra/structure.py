@@ -102,6 +102,8 @@ class Skeleton:
         data = {name: _filled(part, taken, unpack) for name, part in self.parts}
         if unpack is not None:
             for name, dtype in self.cls._host_arrays.items():
+                if name not in data:
+                    continue
                 data[name] = unpack(data[name], np.dtype(dtype))
         return rebuilt(self.cls, self.static, data, self.name)
 
@@ -134,7 +136,8 @@ def skeleton(
         data, static = flatten(node)
         if pack is not None:
             for name in type(node)._host_arrays:
-                data[name] = pack(data[name])
+                if name in data:
+                    data[name] = pack(data[name])
         parts = tuple((name, part(value)) for name, value in data.items())
         return Skeleton(type(node), static, parts, node.name)
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
 from linops.algebra.structure import flatten, rebuilt
 from linops.maps import Operator
 
-__all__ = ["check_static", "packed", "register", "register_jax", "unpacked"]
+__all__ = ["check_static", "decoded", "packed", "register", "register_jax", "unpacked"]
 
 _registered: set[type] = set()
 
@@ -95,6 +96,22 @@ def unpacked(array: Any, dtype: np.dtype) -> Any:
         host.setflags(write=False)
         return host
     return array
+
+
+def decoded(bits: Any) -> Any:
+    """What `packed` made of a float64 table, as numbers inside JAX: float32 without x64."""
+    if not (arrays.is_jax(bits) and str(bits.dtype) == "uint32"):
+        return bits
+    jax = sys.modules["jax"]
+    jnp = jax.numpy
+    low, high = bits[..., 0::2], bits[..., 1::2]
+    if jax.config.jax_enable_x64:
+        return jax.lax.bitcast_convert_type(jnp.stack([low, high], axis=-1), jnp.float64)
+    exponent = ((high >> 20) & 0x7FF).astype(jnp.int32)
+    fraction = (high & 0xFFFFF) * jnp.float32(2.0**-20) + low * jnp.float32(2.0**-52)
+    size = jnp.ldexp(1 + fraction.astype(jnp.float32), exponent - 1023)
+    size = jnp.where(exponent == 0, jnp.zeros_like(size), size)
+    return jnp.where(high >> 31 == 1, -size, size)
 
 
 class _Static:

@@ -92,11 +92,12 @@ REFERENCE = {
 }
 
 
+@pytest.mark.parametrize("backend", ["numba", "portable"])
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
 @pytest.mark.parametrize("case", REFERENCE)
-def test_values_of_an_independent_reference(case: str, precision: str) -> None:
+def test_values_of_an_independent_reference(case: str, precision: str, backend: str) -> None:
     make, (nonzeros, total, frobenius, *products) = REFERENCE[case]
-    A = Projector(*make(), precision=precision)
+    A = Projector(*make(), backend=backend, precision=precision)
     rtol = 2e-11 if precision == "float64" else 4e-5
     dense = A.to_dense().astype(float)
     assert np.count_nonzero(dense) == nonzeros
@@ -114,6 +115,7 @@ def test_every_projector_keeps_the_contract(name: str, precision: str) -> None:
     from linops.testing import check_operator
 
     A = Projector(*scans()[name], precision=precision)
+    assert (A.backend, A.precision) == ("numba", precision)
     check_operator(A)
     check_operator(A.H)
 
@@ -132,18 +134,25 @@ def test_compositions_keep_the_contract(name: str) -> None:
 # --- closed forms ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["numba", "portable"])
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
 @pytest.mark.parametrize("shift", [0.0, 1e-7, -1e-7, 1e-6, -1e-6])
-def test_rays_along_grid_axes_are_whole(precision: str, shift: float) -> None:
+def test_rays_along_grid_axes_are_whole(precision: str, shift: float, backend: str) -> None:
     angles = np.arange(4) * np.pi / 2 + shift
-    A = Projector(ParallelBeam(angles, Detector(8)), Grid((8, 8)), precision=precision)
+    A = Projector(
+        ParallelBeam(angles, Detector(8)), Grid((8, 8)), backend=backend, precision=precision
+    )
     np.testing.assert_allclose(A @ np.ones((8, 8), A.dtype), 8, atol=1e-4)
 
 
+@pytest.mark.parametrize("backend", ["numba", "portable"])
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
-def test_right_angles_are_row_and_column_sums(precision: str) -> None:
+def test_right_angles_are_row_and_column_sums(precision: str, backend: str) -> None:
     A = Projector(
-        ParallelBeam(np.arange(4) * np.pi / 2, Detector(16)), Grid((16, 16)), precision=precision
+        ParallelBeam(np.arange(4) * np.pi / 2, Detector(16)),
+        Grid((16, 16)),
+        backend=backend,
+        precision=precision,
     )
     x = np.random.default_rng(0).random((16, 16)).astype(A.dtype)
     wanted = np.stack([x.sum(0), x.sum(1), x.sum(0)[::-1], x.sum(1)[::-1]])
@@ -432,24 +441,26 @@ def test_scans_that_cannot_be_are_refused() -> None:
     Projector(FanBeam([0.0], Detector(5), 1.5e6, 3e6), FLAT, precision="float64")
 
 
+@pytest.mark.parametrize("backend", ["numba", "portable"])
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
-def test_sources_and_detectors_inside_the_volume_clip_the_ray(precision: str) -> None:
+def test_sources_and_detectors_inside_the_volume_clip_the_ray(precision: str, backend: str) -> None:
     grid = Grid((1, 8))
     for source, wanted in ((0, 4), (-1, 5), (2, 2), (-4, 8), (4, 0)):
         frames = FanBeam([np.pi / 2], Detector(1), 1, 2).trajectory
         scan = type(frames)("fan", [[source, 0.0]], [[20.0, 0.0]], [[0.0, 1.0]], None, Detector(1))
-        A = Projector(scan, grid, precision=precision)
+        A = Projector(scan, grid, backend=backend, precision=precision)
         assert (A @ np.ones((1, 8), A.dtype))[0, 0] == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["numba", "portable"])
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
-def test_rays_beside_the_volume_are_exactly_zero(precision: str) -> None:
+def test_rays_beside_the_volume_are_exactly_zero(precision: str, backend: str) -> None:
     grid = Grid((64, 64))
     for geometry in (
         ParallelBeam((0.0, np.pi / 2, np.pi), Detector(5, offset=280)),
         FanBeam((0.0, np.pi / 2, np.pi), Detector(5, offset=800), 280, 500),
     ):
-        A = Projector(geometry, grid, precision=precision)
+        A = Projector(geometry, grid, backend=backend, precision=precision)
         assert not (A @ np.ones(grid.shape, A.dtype)).any()
         assert not (A.H @ np.ones(A.codomain.shape, A.dtype)).any()
 
@@ -475,9 +486,27 @@ def test_lengths_and_frames_are_real() -> None:
         frames.transform(translation="abc")
 
 
-def test_a_grid_beyond_float32_names_the_bound() -> None:
-    with pytest.raises(GeometryError, match="ratio"):
-        Projector(ParallelBeam([0.0], Detector(5)), Grid((4, 4), (1.0, 20000.0)))
+@pytest.mark.parametrize(
+    ("spacing", "bound"),
+    [((1.0, 10001.0), "ratio"), ((0.999e-6, 1e-3), "range"), ((1e3, 1.001e6), "range")],
+)
+def test_a_grid_beyond_float32_names_the_bound(spacing: tuple[float, ...], bound: str) -> None:
+    geometry, grid = ParallelBeam([0.0], Detector(5)), Grid((4, 4), spacing)
+    with pytest.raises(ValueError, match=bound):
+        Projector(geometry, grid, backend="numba")
+    with pytest.warns(RuntimeWarning, match=bound) as seen:
+        A = Projector(geometry, grid)
+    assert len(seen) == 1
+    assert A.backend == "portable"
+    seen_by = np.abs(geometry.detector.columns()) < 2 * spacing[1]
+    found = (A @ np.ones(grid.shape, "float32"))[0]
+    np.testing.assert_allclose(found, 4 * spacing[0] * seen_by, rtol=4e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Projector(geometry, grid, backend="portable").backend == "portable"
+        assert Projector(geometry, grid, precision="float64").backend == "numba"
+        edge = Grid((4, 4), (1.0, 10000.0))
+        assert Projector(geometry, edge).backend == "numba"
 
 
 def test_analytic_reconstruction_asks_for_a_projector() -> None:

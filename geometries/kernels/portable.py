@@ -1,0 +1,383 @@
+"""Projection by array code: one implementation for NumPy, JAX, torch and their devices.
+
+A reference for the compiled kernels and the way to accelerators, in all models and precisions, in
+2-D and 3-D. Rays are set up and cut in float64 where the library has it; data, weights and sums are
+in the operator's dtype. Forward gathers, adjoint scatters, with the same weights, one batch of rays
+at a time, so memory is bounded whatever the size of a scan. Which cells a ray meets is in
+`geometries/kernels/portable_models.py`; derivatives in the geometry are in
+`geometries/kernels/portable_gradient.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from geometries.kernels.portable_models import MODELS, pieces_of
+from geometries.kernels.portable_rays import Box, Lines, Rays, arange, lines_of, rays_of
+from linops import arrays
+from linops.arrays import Array
+from linops.transforms.pytree import decoded
+
+if TYPE_CHECKING:
+    from geometries.projector import Projector
+    from geometries.trajectory import Trajectory
+
+__all__ = [
+    "Scan",
+    "Setup",
+    "batches",
+    "forward",
+    "gram_diagonal",
+    "project",
+    "run",
+    "scan_of",
+    "setup_of",
+    "squares",
+]
+
+_CPU_BYTES = 16 << 20
+
+
+def project(projector: Projector, x: Array, adjoint: bool = False) -> Array:
+    """`projector @ x`, or its adjoint, by array code; `x` is validated, batch axes in front."""
+    source, target = projector.domain.shape, projector.codomain.shape
+    if adjoint:
+        source, target = target, source
+    batch = tuple(x.shape)[: x.ndim - len(source)]
+    count = math.prod(batch)
+    if 0 in (count, *source, *target):
+        return arrays.zeros((*batch, *target), arrays.dtype_of(x), x)
+    xp = arrays.namespace(x)
+    setup = setup_of(projector, x)
+    found = run(
+        _adjoint if adjoint else forward,
+        setup,
+        x,
+        scan_of(projector, x),
+        xp.reshape(x, (count, *source)),
+    )
+    return xp.reshape(found, (*batch, *target))
+
+
+def gram_diagonal(projector: Projector, weights: Array | None) -> Array:
+    """`sum_i w_i a_ij^2` for every voxel."""
+    if weights is None:
+        weights = projector.codomain.zeros() + 1
+    weights = arrays.cast(weights, projector.dtype)
+    if 0 in (*weights.shape, *projector.domain.shape):
+        return arrays.zeros(projector.domain.shape, projector.dtype, weights)
+    setup = setup_of(projector, weights)
+    found = run(squares, setup, weights, scan_of(projector, weights), weights[None, ...])
+    return found[0, ...]
+
+
+def setup_of(projector: Projector, like: Array) -> Setup:
+    """The static part of a projector; batches of rays fit the device of `like`."""
+    grid, voxels = projector.grid, projector.domain.shape
+    return Setup(
+        projector.geometry.kind == "parallel",
+        projector.model,
+        grid.shape,
+        grid.spacing,
+        grid.center,
+        projector.geometry.detector.shape,
+        voxels,
+        projector.codomain.shape,
+        rays_a_batch(projector.codomain.size, projector.model, voxels, like),
+    )
+
+
+def scan_of(projector: Projector, like: Array) -> Scan:
+    """The arrays of a projector's scan in the namespace and on the device of `like`."""
+    cells = projector.offsets, projector.heights
+    if cells[0] is None and "host" not in projector.__dict__.get("_cache_scan", {}):
+        cells = _host_offsets(projector)
+    parts = (projector.frames, *cells, projector.window)
+    dtype = np.dtype("float64" if arrays.has_float64(like) else "float32")
+    if not all(part is None or arrays.is_numpy(part) for part in parts):
+        real = [_wide(decoded(part), dtype, like) for part in parts[:3]]
+        return _scan(projector, real, parts[3])
+    cache = projector.__dict__.setdefault("_cache_scan", {})
+    if "host" not in cache:
+        cache["host"] = _scan(projector, parts[:3], parts[3])
+
+    def there(name: str, part: Array) -> Array:
+        if part.dtype.kind == "f":
+            name, part = f"{name} {dtype}", part.astype(dtype, copy=False)
+        return arrays.resident(cache, name, part, like)
+
+    flat, build = _flattened(cache["host"])
+    return build([there(str(k), part) for k, part in enumerate(flat)])
+
+
+def cell_offsets(trajectory: Trajectory) -> tuple[Array, Array]:
+    """Offsets of the cells of a scan from the centre along u, v and n, and heights of the rows.
+
+    `(1, 1, cols, 3)` and `(rows,)`, a row's height not being in its offsets; of a surface
+    `(views, rows, cols, 3)` and zeros.
+    """
+    detector = trajectory.detector
+    surface = detector.surface
+    if surface is not None:
+        offsets = surface.offsets(detector, range(trajectory.views), trajectory.views)
+        return _with_rows(offsets), np.zeros((1, *detector.shape)[-2])
+    along, depth = arrays.unify(*detector.column_offsets())
+    xp = arrays.namespace(along)
+    offsets = xp.stack([along, xp.zeros_like(along), depth], axis=-1)
+    return offsets[None, None, ...], detector.rows()
+
+
+def _host_offsets(projector: Projector) -> tuple[np.ndarray, np.ndarray]:
+    detector = projector.geometry.detector.host
+    if detector.surface is None:
+        return cell_offsets(projector.geometry.trajectory.host)
+    frames = np.asarray(projector.frames)
+    count = int(frames[0, -1, 1]) if len(frames) else 0
+    offsets = detector.surface.on_host(detector, frames[:, -1, 0].astype(np.int64), count)
+    return _with_rows(offsets), np.zeros((1, *detector.shape)[-2])
+
+
+def _with_rows(offsets: Array) -> Array:
+    return offsets[:, None, ...] if offsets.ndim == 3 else offsets
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is static of a projection: sizes, all in array order; equal ones share one program."""
+
+    parallel: bool
+    model: str
+    grid: tuple[int, ...]
+    spacing: tuple[float, ...]
+    center: tuple[float, ...]
+    detector: tuple[int, ...]  # of the whole detector
+    voxels: tuple[int, ...]  # of the array
+    cells: tuple[int, ...]  # of the array: views, [rows,] columns
+    batch: int  # rays
+
+    @property
+    def rows(self) -> int:
+        """Rows of the projections; 1 in 2-D."""
+        return self.cells[1] if len(self.cells) == 3 else 1
+
+
+class Scan(NamedTuple):
+    """What of a projection is an array."""
+
+    lines: Lines
+    heights: Array  # (rows,): of the part's rows along v
+    box: Box
+    real: Array  # (views,), (rows,), (cols,): which of them exist
+    real_rows: Array
+    real_cols: Array
+
+
+def _windowed(
+    setup: Setup, frames: tuple[Array, ...], offsets: Array, heights: Array, window: Array
+) -> Scan:
+    """The arrays of a part of a scan, in the namespace of the frames.
+
+    Parameters
+    ----------
+    setup
+        Sizes.
+    frames
+        Source or direction, centre, u[, v] of the part's views, `(views, dims)`.
+    offsets, heights
+        Of the whole detector's cells; see `lines_of`.
+    window
+        First and last real view, first row and column, first plane of each axis: whole numbers.
+    """
+    xp = arrays.namespace(frames[0])
+    window = arrays.convert(window, frames[0])
+    detector = (1, *setup.detector)[-2:]
+    first = window[2 : 2 + len(setup.detector)]
+    number = [
+        arange(count, window) + (first[k - 2] if k - 2 >= -len(setup.detector) else 0 * window[0])
+        for k, count in enumerate((setup.rows, setup.cells[-1]))
+    ]
+    held = [
+        xp.minimum(xp.maximum(n, 0 * n), 0 * n + (count - 1))
+        for n, count in zip(number, detector, strict=True)
+    ]
+    exist = [(n >= 0) & (n < count) for n, count in zip(number, detector, strict=True)]
+    view = arange(setup.cells[0], window)
+    offsets = xp.take(offsets, held[1], axis=2)
+    if offsets.shape[1] > 1:
+        offsets = xp.take(offsets, held[0], axis=1)
+    planes = xp.flip(window[2 + len(setup.detector) :])
+    counts = arrays.convert(np.asarray(setup.grid[::-1], np.int32), window)
+    sizes = arrays.convert(np.asarray(setup.voxels[::-1], np.int32), window)
+    lines = lines_of(
+        setup.parallel, frames, offsets, setup.spacing[::-1], setup.center[::-1], setup.grid[::-1]
+    )
+    return Scan(
+        lines,
+        xp.take(heights, held[0], axis=0),
+        Box(planes, xp.maximum(planes, 0 * planes), xp.minimum(planes + sizes, counts)),
+        (view >= window[0]) & (view < window[1]),
+        *exist,
+    )
+
+
+def forward(setup: Setup, scan: Scan, x: Array) -> Array:
+    """Line integrals of `x` `(n, *voxels)`, shape `(n, *cells)`."""
+    xp = arrays.namespace(x)
+    flat = xp.reshape(x, (x.shape[0], math.prod(setup.voxels)))
+    total = math.prod(setup.cells)
+
+    def one(number: Any) -> Array:
+        weights, index = _pieces(setup, scan, number, x)
+        where = xp.reshape(index, (-1,))
+        return _stacked(
+            lambda k: xp.sum(
+                weights * xp.reshape(arrays.take_last(flat[k, :], where), weights.shape), axis=1
+            ),
+            x.shape[0],
+            weights,
+        )
+
+    parts = arrays.mapped(batches(setup), one, x)  # (batches, n, rays)
+    sums = xp.reshape(xp.permute_dims(parts, (1, 0, 2)), (x.shape[0], -1))
+    return xp.reshape(sums[:, :total], (x.shape[0], *setup.cells))
+
+
+def _adjoint(setup: Setup, scan: Scan, y: Array) -> Array:
+    """The transpose of `forward`."""
+    return _scattered(setup, scan, y, lambda weights: weights)
+
+
+def squares(setup: Setup, scan: Scan, y: Array) -> Array:
+    """`sum_i y_i a_ij^2`: the adjoint with squared weights."""
+    return _scattered(setup, scan, y, lambda weights: weights * weights)
+
+
+def run(function: Callable[..., Any], setup: Setup, like: Array, *operands: Any) -> Any:
+    """`function(setup, *operands)`; in JAX compiled, once for each setup and shape."""
+    if arrays.is_jax(like):
+        return _jitted(function, setup)(*operands)
+    return function(setup, *operands)
+
+
+def batches(setup: Setup) -> int:
+    """Number of batches of rays."""
+    return math.ceil(math.prod(setup.cells) / setup.batch)
+
+
+def numbered(setup: Setup, number: Any, like: Array) -> tuple[Array, Array, Array, Array]:
+    """View, row and column of a batch of rays, and which of its rays are in the scan."""
+    xp = arrays.namespace(like)
+    total = math.prod(setup.cells)
+    ray = arange(setup.batch, like) + number * setup.batch
+    inside = ray < total
+    ray = xp.minimum(ray, 0 * ray + (total - 1))
+    cols = setup.cells[-1]
+    row = ray // cols
+    return row // setup.rows, row % setup.rows, ray % cols, inside
+
+
+def rays_at(setup: Setup, scan: Scan, number: Any) -> tuple[Rays, Array]:
+    """The rays of one batch, and which of them exist."""
+    xp = arrays.namespace(scan.heights)
+    view, row, col, inside = numbered(setup, number, scan.box.first)
+    rays = rays_of(scan.lines, scan.heights, view, row, col, setup.spacing[::-1])
+    for mask, place in ((scan.real, view), (scan.real_rows, row), (scan.real_cols, col)):
+        inside = inside & xp.take(mask, place, axis=0)
+    return rays, inside
+
+
+def rays_a_batch(setup_cells: int, model: str, voxels: tuple[int, ...], like: Array) -> int:
+    """How many rays fit into the working memory of the device of `like`, at least one.
+
+    A piece of a ray takes about as much as in `8 (6 + 2 dims) + 24` bytes, all temporaries counted.
+    """
+    pieces = max(pieces_of(model, voxels), 1)
+    each = pieces * (8 * (6 + 2 * len(voxels)) + 24) + 1024
+    fitting = max(_budget(like) // each, 1)
+    count = max(math.ceil(setup_cells / fitting), 1)
+    return max(math.ceil(setup_cells / count), 1)
+
+
+def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, Array]:
+    xp = arrays.namespace(like)
+    rays, inside = rays_at(setup, scan, number)
+    weights, index = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
+    used = inside[:, None] & (weights > 0)
+    weights = arrays.cast(weights, arrays.dtype_of(like))
+    return (
+        xp.where(used, weights, xp.zeros_like(weights)),
+        xp.where(used, index, xp.full_like(index, -1)),
+    )
+
+
+def _scattered(setup: Setup, scan: Scan, y: Array, change: Callable[[Array], Array]) -> Array:
+    xp = arrays.namespace(y)
+    size, total = math.prod(setup.voxels), math.prod(setup.cells)
+    padded = arrays.widen(
+        xp.reshape(y, (y.shape[0], total)), -1, 0, batches(setup) * setup.batch - total
+    )
+    parts = xp.reshape(padded, (y.shape[0], batches(setup), setup.batch))
+
+    def one(number: Any, sums: Array) -> Array:
+        weights, index = _pieces(setup, scan, number, y)
+        weights, where = change(weights), xp.reshape(index, (-1,))
+        return sums + _stacked(
+            lambda k: arrays.scatter_add(
+                xp.reshape(weights * parts[k, number, :][:, None], (-1,)), where, size
+            ),
+            y.shape[0],
+            y,
+        )
+
+    start = arrays.zeros((y.shape[0], size), arrays.dtype_of(y), y)
+    sums = arrays.loop(batches(setup), one, start)
+    return xp.reshape(sums, (y.shape[0], *setup.voxels))
+
+
+def _scan(projector: Projector, parts: Sequence[Array], window: Array) -> Scan:
+    frames, offsets, heights = parts
+    split = tuple(frames[:, k, :] for k in range(projector.grid.dims + 1))
+    return _windowed(setup_of(projector, frames), split, offsets, heights, window)
+
+
+def _wide(part: Array, dtype: np.dtype, like: Array) -> Array:
+    if arrays.is_numpy(part):
+        return arrays.convert(part.astype(dtype, copy=False), like)
+    return arrays.convert(arrays.cast(part, dtype), like)
+
+
+def _flattened(scan: Scan) -> tuple[list[Array], Callable[[list[Array]], Scan]]:
+    n = len(Lines._fields)
+    flat = [*scan.lines, scan.heights, *scan.box, *scan[3:]]
+
+    def build(parts: list[Array]) -> Scan:
+        box = Box(*parts[n + 1 : n + 4])
+        return Scan(Lines(*parts[:n]), parts[n], box, *parts[n + 4 :])
+
+    return flat, build
+
+
+def _stacked(part: Callable[[Any], Array], count: int, like: Array) -> Array:
+    """Results for each member of a batch, one after the other: bits do not depend on the batch."""
+    return arrays.mapped(count, part, like)
+
+
+def _budget(like: Array) -> int:
+    """Bytes for temporaries: a quarter of what an accelerator has free, little on a CPU."""
+    if arrays.is_torch(like) and like.device.type == "cuda":
+        free: int = sys.modules["torch"].cuda.mem_get_info(like.device)[0]
+        return max(8 << 20, free // 4)
+    return _CPU_BYTES
+
+
+@functools.cache
+def _jitted(function: Callable[..., Any], setup: Setup) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = sys.modules["jax"].jit(functools.partial(function, setup))
+    return compiled

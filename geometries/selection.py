@@ -1,0 +1,157 @@
+"""What runs a projector: model, backend and kernel, chosen once, at construction.
+
+A configuration that the compiled code cannot serve is told here, with every reason: `"numba"`
+raises, `"auto"` warns and takes the portable code. What each of them does is in
+`geometries/kernels/`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from geometries.admission import pitch_limit
+from geometries.grid import Grid
+from geometries.trajectory import Trajectory
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import GeometryError
+from linops.precision import Precision
+
+__all__ = ["Choice", "chosen", "followed", "frames_of"]
+
+_MODELS = ("siddon", "joseph", "footprint")
+_COMPILED = ("siddon", "footprint")
+_PORTABLE = ("siddon", "joseph")
+_PROFILES = ("trapezoid", "box")
+_BACKENDS = ("auto", "numba", "portable")
+
+
+class Choice(NamedTuple):
+    """What a projector was asked for, and what was selected."""
+
+    model: str
+    profile: str | None
+    asked: str
+    backend: str
+    kernel: str
+
+
+def chosen(
+    trajectory: Trajectory,
+    grid: Grid,
+    model: str,
+    profile: str | None,
+    backend: str,
+    precision: Precision,
+) -> Choice:
+    """The choice for a scan that is admitted already.
+
+    Raises
+    ------
+    ValueError
+        For an unknown model, profile or backend, and where the backend cannot serve the scan.
+    """
+    if not isinstance(model, str) or model not in _MODELS:
+        raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
+    if not isinstance(backend, str) or backend not in _BACKENDS:
+        raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
+    shape = _profile_of(model, profile)
+    selected = _selected(backend, model, _hindrances(trajectory, grid, model, precision))
+    kernel = "oblique" if followed(trajectory) else _kernel_of(model, trajectory.host, grid)
+    return Choice(model, shape, backend, selected, kernel)
+
+
+def followed(trajectory: Trajectory) -> bool:
+    """Whether JAX traces a frame or a number of the detector, or torch records a derivative."""
+    parts = [*_parts(trajectory), *trajectory.detector.parameters]
+    return any(arrays.is_traced(part) or _recorded(part) for part in parts)
+
+
+def frames_of(trajectory: Trajectory) -> Array:
+    """Source or direction, centre, u and v of each view, side by side: `(views, 3 or 4, dims)`."""
+    parts = _parts(trajectory)
+    if trajectory.detector.surface is not None:
+        # A surface is sampled by the number of the view, whatever block the view is in.
+        numbers = np.zeros((trajectory.views, trajectory.dims))
+        numbers[:, 0], numbers[:, 1] = np.arange(trajectory.views), trajectory.views
+        parts.append(arrays.convert(arrays.unify(numbers, parts[0])[0], parts[0]))
+    return arrays.namespace(*parts).stack(parts, axis=1)
+
+
+def _hindrances(trajectory: Trajectory, grid: Grid, model: str, precision: Precision) -> list[str]:
+    """Why the compiled code cannot serve a scan; nothing where it can."""
+    reasons = []
+    if model not in _COMPILED:
+        reasons.append(f"model {model!r} has no compiled kernels")
+    limit = pitch_limit(grid, precision)
+    if limit is not None:
+        reasons.append(f"{limit} (precision='float64' has no such limit)")
+    if followed(trajectory):
+        reasons.append("a derivative in the geometry is followed, which compiled code has not")
+    return reasons
+
+
+def _selected(backend: str, model: str, reasons: list[str]) -> str:
+    if backend == "numba" or model not in _PORTABLE:
+        if reasons:
+            raise GeometryError(
+                f"backend 'numba' cannot serve this projector: {'; '.join(reasons)}"
+                + ("; use backend='portable'" if model in _PORTABLE else "")
+            )
+        if backend == "portable":
+            raise ValueError(f"backend 'portable' has no model {model!r}; use backend='numba'")
+        return "numba"
+    if backend == "portable" or not reasons:
+        return "portable" if reasons or backend == "portable" else "numba"
+    warnings.warn(
+        f"backend 'auto' takes 'portable', which is slower on a CPU: {'; '.join(reasons)}",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+    return "portable"
+
+
+def _profile_of(model: str, profile: str | None) -> str | None:
+    if model != "footprint":
+        if profile is not None:
+            raise ValueError(f"profile is {profile!r}; only model 'footprint' has one")
+        return None
+    if profile is None:
+        return _PROFILES[0]
+    if not isinstance(profile, str) or profile not in _PROFILES:
+        raise ValueError(f"profile is {profile!r}; it is one of {', '.join(_PROFILES)}")
+    return profile
+
+
+def _kernel_of(model: str, trajectory: Trajectory, grid: Grid) -> str:
+    """The kernel that model and frames allow, decided once for the whole scan."""
+    from geometries.kernels import footprint_views, structure
+    from geometries.kernels.volume_scan import VolumeScan
+
+    frames = np.asarray(frames_of(trajectory))
+    parts = trajectory.kind, frames, trajectory.detector, grid
+    if model == "joseph":
+        return "oblique"
+    choose = {"siddon": structure.kernel_of, "footprint": footprint_views.kernel_of}[model]
+    if grid.dims == 3:
+        return choose(VolumeScan.from_frames(*parts))
+    if model == "footprint":
+        choose(footprint_views.embedded(*parts))
+    return "planar"
+
+
+def _recorded(part: Array) -> bool:
+    if not arrays.is_torch(part):
+        return False
+    from linops.transforms.torch_function import recording
+
+    return recording(part)
+
+
+def _parts(trajectory: Trajectory) -> list[Array]:
+    first = trajectory.directions if trajectory.sources is None else trajectory.sources
+    parts = [first, trajectory.centers, trajectory.u, trajectory.v]
+    return [part for part in parts if part is not None]

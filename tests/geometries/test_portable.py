@@ -1,0 +1,190 @@
+"""The portable back end: the same numbers as the cell matrix, in every namespace."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import volume_reference as reference
+
+from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector, Trajectory
+from geometries.kernels import portable
+from geometries.kernels.volume_scan import VolumeScan
+from linops.testing import check_operator
+
+FLAT = Grid((5, 6), (1.1, 0.7), (0.3, -0.2))
+SOLID = Grid((3, 4, 5), (1.3, 0.9, 0.6), (0.1, 0.2, -0.3))
+ANGLES = np.array([0.231, 0.811, 1.431, 0.0])
+SCANS = {
+    "parallel": (ParallelBeam(ANGLES, Detector(7, 0.91, 0.13)), FLAT),
+    "equiangular": (FanBeam(ANGLES, Detector(7, 1.91, curvature=12.4), 7.1, 12.4), FLAT),
+    "aligned": (ParallelBeam(ANGLES, Detector((3, 6), (1.3, 0.71), (0.1, 0.13))), SOLID),
+    "helix": (
+        ConeBeam(4 * ANGLES, Detector((3, 5), (1.67, 1.91), (0.11, -0.17)), 7.1, 12.4, 1.7),
+        SOLID,
+    ),
+}
+
+
+def projector(scan: VolumeScan, **options: object) -> Projector:
+    """A projector on the frames of a scan of the kernels' tests."""
+    detector = Detector(scan.shape, scan.pitch, scan.offset, scan.curvature)
+    first = scan.directions if scan.kind == "parallel" else scan.origins
+    frames = Trajectory(scan.kind, first, scan.centers, scan.u, scan.v, detector)
+    return Projector(frames, Grid(scan.grid_shape, scan.spacing, scan.center), **options)
+
+
+def cells(scan: VolumeScan) -> np.ndarray:
+    """The cell matrix in the users' order of rays and voxels."""
+    matrix = reference.cell_matrix(scan)
+    views, cols, rows, ny, nx, nz = matrix.shape
+    return matrix.transpose(0, 2, 1, 5, 3, 4).reshape(views * rows * cols, nz * ny * nx)
+
+
+@pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
+@pytest.mark.parametrize("tilt", [False, True])
+@pytest.mark.parametrize("name", reference.random_scans())
+def test_both_ways_are_the_cell_matrix(name: str, tilt: bool, precision: str) -> None:
+    scan = reference.random_scans()[name]
+    scan = reference.tilted(scan) if tilt else scan
+    A = projector(scan, backend="portable", precision=precision)
+    wanted = cells(scan)
+    tolerance = 2e-11 if precision == "float64" else 4e-5
+    np.testing.assert_allclose(A.to_dense(), wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(A.H.to_dense(), wanted.T, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        A.gram().diagonal().ravel(), (wanted**2).sum(0), rtol=tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("parallel", "fast"), *((name, "float64") for name in SCANS)]
+)
+def test_every_portable_projector_keeps_the_contract(name: str, precision: str) -> None:
+    A = Projector(*SCANS[name], backend="portable", precision=precision)
+    assert (A.backend, A.precision) == ("portable", precision)
+    check_operator(A)
+    if name == "helix":
+        check_operator(A.gram(A.codomain.random(1) ** 2))
+
+
+def test_a_larger_scan_has_the_numbers_of_the_compiled_kernels() -> None:
+    grid = Grid((60, 64), (0.9, 1.1))
+    fan = FanBeam(np.linspace(0, 2 * np.pi, 9, endpoint=False), Detector(90, 1.7), 80, 160)
+    A = Projector(fan, grid, precision="float64")
+    B = Projector(fan, grid, precision="float64", backend="portable")
+    x, y = A.domain.random(0), A.codomain.random(1)
+    np.testing.assert_allclose(B @ x, A @ x, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=1e-10, atol=1e-10)
+
+
+def test_small_batches_of_rays_change_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry, grid = SCANS["helix"]
+    x, y = np.random.default_rng(0).random((2, 3, 4, 5)), np.random.default_rng(1)
+    y = y.standard_normal((2, 4, 3, 5))
+    whole = Projector(geometry, grid, backend="portable", precision="float64")
+    forward, back = whole @ x, whole.H @ y
+    monkeypatch.setattr(portable, "_CPU_BYTES", 1)
+    single = Projector(geometry, grid, backend="portable", precision="float64")
+    assert portable.setup_of(single, x).batch == 1
+    assert np.array_equal(single @ x, forward)
+    np.testing.assert_allclose(single.H @ y, back, rtol=1e-12, atol=1e-12)
+
+
+def test_temporaries_are_bounded() -> None:
+    fan = FanBeam(np.linspace(0, 3, 48), Detector(512, 1.5), 500, 1000)
+    A = Projector(fan, Grid((256, 256)), backend="portable")
+    x = np.ones(A.domain.shape, "float32")
+    A.block("view", 0, 1) @ x
+    tracemalloc.start()
+    y = A @ x
+    peak = tracemalloc.get_traced_memory()[1]
+    A.H @ y
+    back = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1 << 20 < peak <= 1.25 * portable._CPU_BYTES
+    assert back <= 1.25 * portable._CPU_BYTES
+
+
+@pytest.mark.parametrize("distance", [1e3, 1e5, 9e5])
+def test_float32_alone_keeps_far_sources(distance: float) -> None:
+    # JAX without x64 has no float64: frames become numbers near the grid on the host.
+    jnp = pytest.importorskip("jax.numpy")
+    grid = Grid((16, 16, 16))
+    cone = ConeBeam(ANGLES, Detector((6, 8), (1.3, 1.9), (0.1, 0.2)), distance, distance + 30)
+    wanted = Projector(cone, grid, backend="portable", precision="float64")
+    A = Projector(cone, grid, backend="portable")
+    x = A.domain.random(0)
+    exact = wanted @ x.astype(float)
+    assert np.linalg.norm(A @ jnp.asarray(x) - exact) <= 4e-5 * np.linalg.norm(exact)
+
+
+def test_sums_keep_small_terms() -> None:
+    A = Projector(
+        ParallelBeam([np.pi / 2] * 2, Detector(1)), Grid((1, 3)), "siddon", "portable", "float64"
+    )
+    assert np.all(A @ np.array([[2.0**30, 1.0, -(2.0**30)]]) == 1.0)
+
+
+def test_halves_near_their_largest_number_give_finite_chords() -> None:
+    A = Projector(ParallelBeam([0.0], Detector(1)), Grid((3, 1)), backend="portable")
+    found = A @ np.full((3, 1), 65024, "float16")
+    assert found.dtype == np.float32
+    assert found[0, 0] == pytest.approx(195072)
+
+
+# --- transforms --------------------------------------------------------------------------
+
+
+def test_jax_transforms_use_the_declared_pair() -> None:
+    jax = pytest.importorskip("jax")
+    A = Projector(*SCANS["helix"], backend="portable")
+    x, v = (jax.numpy.asarray(A.domain.random(seed)) for seed in (0, 1))
+    y = jax.numpy.asarray(A.codomain.random(2))
+    matrix = A.to_dense()
+
+    def loss(x: object) -> object:
+        return 0.5 * jax.numpy.sum((A @ x - y) ** 2)
+
+    forward = jax.jit(lambda x: A @ x)
+    np.testing.assert_allclose(forward(x).ravel(), matrix @ np.asarray(x).ravel(), atol=1e-5)
+    gradient = jax.jit(jax.grad(loss))(x)
+    np.testing.assert_allclose(gradient, A.H @ (A @ x - y), rtol=1e-5, atol=1e-5)
+    _, curved = jax.jvp(jax.grad(loss), (x,), (v,))
+    np.testing.assert_allclose(curved, A.H @ (A @ v), rtol=1e-5, atol=1e-5)
+    mapped = jax.jit(jax.vmap(lambda x: A @ x))(jax.numpy.stack([x, v]))
+    np.testing.assert_allclose(mapped[1], A @ v, rtol=1e-5, atol=1e-5)
+    passed = jax.jit(lambda A, x: A @ x)(A, x)
+    np.testing.assert_allclose(passed, A @ x, rtol=1e-5, atol=1e-5)
+
+
+def test_torch_transforms_use_the_declared_pair() -> None:
+    torch = pytest.importorskip("torch")
+    A = Projector(*SCANS["helix"], backend="portable", precision="float64")
+    x = torch.from_numpy(A.domain.random(0)).requires_grad_()
+    v, w = torch.from_numpy(A.domain.random(1)), torch.from_numpy(A.codomain.random(2))
+    assert torch.autograd.gradcheck(lambda t: A @ t, (x,))
+    assert torch.autograd.gradgradcheck(lambda t: (A @ t) ** 2, (x,))
+    _, tangent = torch.func.jvp(lambda t: A @ t, (x.detach(),), (v,))
+    np.testing.assert_allclose(tangent, A @ v.numpy(), rtol=1e-12)
+    both = torch.vmap(lambda t: A @ t)(torch.stack([x.detach(), v]))
+    np.testing.assert_allclose(both[1], A @ v.numpy(), rtol=1e-12)
+    half = x.detach().to(torch.bfloat16).requires_grad_()
+    B = A.with_precision("fast")
+    assert B.backend == "portable"
+    (w.float() * (B @ half)).sum().backward()
+    assert half.grad.dtype == torch.bfloat16
+
+
+def test_no_compiler_is_loaded() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, numpy as np; from geometries import *;"
+        "A = Projector(FanBeam([0.1], Detector(5), 9, 14), Grid((4, 4)), backend='portable');"
+        "A.H @ (A @ np.ones((4, 4), 'float32')); print('numba' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.strip() == "False", run.stderr
