@@ -33,6 +33,16 @@ def test_the_program_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "y x -> view col" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_on_the_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": page.stem}
+    for program in programs:
+        if ">>>" not in program:
+            exec(compile(program, page.name, "exec"), names)
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize("page", [*PAGES, PROJECT / "README.md"], ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
