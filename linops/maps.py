@@ -7,6 +7,7 @@ Immutability, rules, blocks, arithmetic and derivatives are declared here; what 
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from linops import calling
+from linops.compiled import torch_ops
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.precision import Precision
@@ -207,42 +209,43 @@ class Operator(ABC):
 
     # --- arithmetic ----------------------------------------------------------------------
 
+    @torch_ops.untraced
     def __matmul__(self, other: Any) -> Any:
         if type(other) is np.ndarray and self.linear:
             return calling.call(self, other)
-        return _arithmetic().matmul(self, other)
+        return _combined("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _arithmetic().rmatmul(self, other)
+        return _combined("rmatmul", self, other)
 
     def __add__(self, other: Any) -> Any:
-        return _arithmetic().add(self, other)
+        return _combined("add", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _arithmetic().add(other, self)
+        return _combined("add", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _arithmetic().subtract(self, other)
+        return _combined("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _arithmetic().subtract(other, self)
+        return _combined("subtract", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _arithmetic().multiply(other, self)
+        return _combined("multiply", other, self)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return _arithmetic().divide(self, other)
+        return _combined("divide", self, other)
 
     def __neg__(self) -> Any:
-        return _arithmetic().scale(-1, self)
+        return _combined("scale", -1, self)
 
     def __pos__(self) -> Operator:
         return self
 
     def __pow__(self, exponent: Any) -> Any:
-        return _arithmetic().power(self, exponent)
+        return _combined("power", self, exponent)
 
     # --- hooks -------------------------------------------------------------------------
 
@@ -322,16 +325,27 @@ class Operator(ABC):
         return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
 
 
-@functools.cache
-def _arithmetic() -> Any:
-    from linops.algebra import arithmetic  # which imports this module
+@torch_ops.untraced
+def _combined(name: str, *operands: Any) -> Any:
+    """What the arithmetic of that name gives."""
+    if "torch" in sys.modules and torch_ops.compiling():
+        return torch_ops.outside(_combined, name, *operands)
+    global _arithmetic
+    if _arithmetic is None:
+        _arithmetic = importlib.import_module("linops.algebra.arithmetic")
+    return getattr(_arithmetic, name)(*operands)
 
-    return arithmetic
+
+_arithmetic: Any = None  # it imports this module
 
 
 def _freezing(init: Callable[..., None]) -> Callable[..., None]:
+    @torch_ops.untraced
     @functools.wraps(init)
     def wrapped(self: Operator, *args: Any, **kwargs: Any) -> None:
+        if "torch" in sys.modules and torch_ops.compiling():
+            torch_ops.outside(wrapped, self, *args, **kwargs)
+            return
         init(self, *args, **kwargs)
         if type(self).__init__ is wrapped:
             self.__dict__["_frozen"] = True

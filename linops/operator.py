@@ -22,6 +22,7 @@ adjoints, blocks, norms and checks are derived here and in `linops/algebra/`.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache, cached_property
@@ -31,6 +32,7 @@ import numpy as np
 
 from linops import calling
 from linops.arrays import Array
+from linops.compiled import torch_ops
 from linops.errors import ShapeError
 from linops.maps import Operator
 
@@ -209,9 +211,12 @@ class LinearOperator(Operator):
             return self._apply_adjoint
         return calling.entrance(self, self._apply_adjoint, adjoint=True)
 
+    @torch_ops.untraced
     def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:
         found = self.__dict__.get(key)
         if found is None:
+            if "torch" in sys.modules and torch_ops.compiling():
+                return torch_ops.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
             found = make()
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)

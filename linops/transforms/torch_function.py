@@ -19,7 +19,7 @@ from linops import arrays, calling
 from linops.algebra.structure import flatten
 from linops.maps import Operator
 
-__all__ = ["apply", "apply_pair", "recording"]
+__all__ = ["apply", "apply_pair", "recording", "records_in_constants"]
 
 
 def apply(operator: Any, x: Any, adjoint: bool) -> Any:
@@ -29,7 +29,7 @@ def apply(operator: Any, x: Any, adjoint: bool) -> Any:
     holds, also in the closure of a function it was made from, requires a gradient.
     """
     parts = x if isinstance(x, tuple) else (x,)
-    if not any(map(recording, parts)) or any(map(recording, _constants(operator))):
+    if not any(map(recording, parts)) or records_in_constants(operator):
         return None
     forward, backward = _maps(operator)
     return apply_pair(x, backward, forward) if adjoint else apply_pair(x, forward, backward)
@@ -55,6 +55,11 @@ def recording(x: Any) -> bool:
         if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
             return True
     return bool(x.requires_grad) and torch.is_grad_enabled()
+
+
+def records_in_constants(operator: Any) -> bool:
+    """Whether torch records a derivative through an array that the operator holds."""
+    return any(map(recording, _constants(operator)))
 
 
 def _maps(operator: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
