@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
-from linops.compiled import torch_ops
 from linops.errors import DTypeError, ShapeError
 from linops.precision import real_of
 from linops.space import AnySpace, ProductSpace, Space
@@ -45,8 +44,10 @@ def call(operator: Operator, x: Any) -> Any:
     ):
         y = operator._forward(x)
         return _unaliased(y, x) if operator._aliases else y
-    if torch_ops.compiling():
-        return torch_ops.applied(operator, x)
+    if tracing.compiling():
+        from linops.transforms import torch_compile
+
+        return torch_compile.applied(operator, x)
     domain.check_shape(x, operator.name)
     if isinstance(domain, ProductSpace):
         x = tuple(x)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import calling
-from linops.compiled import torch_ops
+from linops import calling, tracing
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.precision import Precision
@@ -209,7 +208,7 @@ class Operator(ABC):
 
     # --- arithmetic ----------------------------------------------------------------------
 
-    @torch_ops.untraced
+    @tracing.untraced
     def __matmul__(self, other: Any) -> Any:
         if type(other) is np.ndarray and self.linear:
             return calling.call(self, other)
@@ -325,11 +324,11 @@ class Operator(ABC):
         return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
 
 
-@torch_ops.untraced
+@tracing.untraced
 def _combined(name: str, *operands: Any) -> Any:
     """What the arithmetic of that name gives."""
-    if "torch" in sys.modules and torch_ops.compiling():
-        return torch_ops.outside(_combined, name, *operands)
+    if "torch" in sys.modules and tracing.compiling():
+        return tracing.outside(_combined, name, *operands)
     global _arithmetic
     if _arithmetic is None:
         _arithmetic = importlib.import_module("linops.algebra.arithmetic")
@@ -340,11 +339,11 @@ _arithmetic: Any = None  # it imports this module
 
 
 def _freezing(init: Callable[..., None]) -> Callable[..., None]:
-    @torch_ops.untraced
+    @tracing.untraced
     @functools.wraps(init)
     def wrapped(self: Operator, *args: Any, **kwargs: Any) -> None:
-        if "torch" in sys.modules and torch_ops.compiling():
-            torch_ops.outside(wrapped, self, *args, **kwargs)
+        if "torch" in sys.modules and tracing.compiling():
+            tracing.outside(wrapped, self, *args, **kwargs)
             return
         init(self, *args, **kwargs)
         if type(self).__init__ is wrapped:

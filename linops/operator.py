@@ -30,9 +30,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import calling
+from linops import calling, tracing
 from linops.arrays import Array
-from linops.compiled import torch_ops
 from linops.errors import ShapeError
 from linops.maps import Operator
 
@@ -211,12 +210,12 @@ class LinearOperator(Operator):
             return self._apply_adjoint
         return calling.entrance(self, self._apply_adjoint, adjoint=True)
 
-    @torch_ops.untraced
+    @tracing.untraced
     def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:
         found = self.__dict__.get(key)
         if found is None:
-            if "torch" in sys.modules and torch_ops.compiling():
-                return torch_ops.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
+            if "torch" in sys.modules and tracing.compiling():
+                return tracing.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
             found = make()
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)

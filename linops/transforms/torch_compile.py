@@ -1,54 +1,34 @@
-"""Operators inside `torch.compile`: one opaque op, or a clean break of the graph.
+"""Operators as nodes of the graphs that `torch.compile` makes.
 
     A(x)     one node of the graph, differentiable by the declared pair; with `fullgraph=True` too
     A @ x    a break: torch's tracer knows `@` beside a tensor as a product of tensors alone
 
-The op stands for any operator that lives outside the compiled function and whose own arrays
-require no gradient; its output is contiguous. Everything else (operators that are built inside,
-gradients in their arrays, `A @ B`) breaks the graph and runs as in eager mode, derivatives
-included. Nothing here runs without `torch.compile`.
+The node stands for any operator that lives outside the compiled function and whose own arrays
+require no gradient; its output is contiguous. Everything else breaks the graph and runs as in eager
+mode, derivatives included (`linops/tracing.py`).
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 import itertools
 import sys
-from collections.abc import Callable, Sequence
-from types import CodeType
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
+from linops import tracing
 from linops.errors import ShapeError
 from linops.precision import complex_of
 from linops.space import ProductSpace
 
-__all__ = ["applied", "compiling", "outside", "untraced"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def compiling() -> bool:
-    """Whether torch's compiler traces this call."""
-    return "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()
-
-
-def untraced(function: _F) -> _F:
-    """Mark a function that goes `outside`: what it calls is not traced either."""
-    _codes.add(function.__code__)
-    return function
-
-
-def outside(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """`function` as in eager mode, the graph broken before and after it."""
-    _prepare()
-    return _eagerly(function, *arguments, **options)
+__all__ = ["applied"]
 
 
 def applied(operator: Any, x: Any) -> Any:
     """`operator(x)` as one node of the graph where that is possible, else outside of it."""
     key = _key(operator)
     if key == "":
-        return outside(type(operator).__call__, operator, x)
+        return tracing.outside(type(operator).__call__, operator, x)
     several = isinstance(x, (tuple, list))
     out = sys.modules["torch"].ops.linops.apply(list(x) if several else [x], key, False)
     return tuple(out) if isinstance(operator.codomain, ProductSpace) else out[0]
@@ -56,35 +36,13 @@ def applied(operator: Any, x: Any) -> Any:
 
 _numbers = itertools.count()
 _operators: dict[str, Any] = {}  # a graph that applies an operator keeps it alive
-_codes: set[CodeType] = set()
-_eagerly: Any = None
-
-
-def _prepare() -> bool:
-    """Define what torch has to be imported for."""
-    global _eagerly
-    if _eagerly is None:
-        _define()
-
-        def eagerly(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-            return function(*arguments, **options)
-
-        reason = "operators are built, and some are applied, outside of the graph"
-        _eagerly = sys.modules["torch"].compiler.disable(eagerly, reason=reason)
-        # A function that breaks the graph at once is left to Python, and those that it calls would
-        # be traced in its place.
-        frames = importlib.import_module("torch._dynamo.eval_frame")
-        skip = frames.FrameAction.SKIP
-        for code in _codes:
-            frames.set_code_exec_strategy(code, frames.FrameExecStrategy(skip, skip))
-    return True
 
 
 def _key(operator: Any) -> str:
     """The name under which the op finds the operator; empty where the op does not serve it."""
     from linops.transforms.torch_function import records_in_constants
 
-    _prepare()
+    _define()
     if not operator.linear or not operator.__dict__.get("_frozen"):
         return ""
     if records_in_constants(operator):
@@ -97,12 +55,12 @@ def _key(operator: Any) -> str:
     return found
 
 
-# What torch.compiler.assume_constant_result does, without an import of torch: these two run while
-# the graph is made, with a guard for the identity of the operator.
-_prepare._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# As torch.compiler.assume_constant_result has it: run while the graph is made, with a guard for the
+# identity of the operator.
 _key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+@functools.cache
 def _define() -> None:
     """Register `torch.ops.linops.apply(Tensor[] parts, str key, bool adjoint) -> Tensor[]`."""
     import torch

@@ -1,0 +1,62 @@
+"""Whether torch's compiler reads this code, and how to stay out of its graph.
+
+`torch.compile` follows Python into the library. What it cannot follow (operators that are built,
+`A @ B`, `A @ x`) goes `outside`: the graph breaks, and it runs as in eager mode. What can be a node
+of the graph is in `linops/transforms/torch_compile.py`. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar
+
+__all__ = ["compiling", "outside", "untraced"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def compiling() -> bool:
+    """Whether torch's compiler traces this call."""
+    return "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()
+
+
+def untraced(function: _F) -> _F:
+    """Mark a function that goes `outside`: what it calls is not traced either."""
+    _codes.add(function.__code__)
+    return function
+
+
+def outside(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """`function` as in eager mode, the graph broken before and after it."""
+    _prepare()
+    return _eagerly(function, *arguments, **options)
+
+
+_codes: set[CodeType] = set()
+_eagerly: Any = None
+
+
+def _prepare() -> bool:
+    """Define what torch has to be imported for."""
+    global _eagerly
+    if _eagerly is None:
+
+        def eagerly(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            return function(*arguments, **options)
+
+        reason = "operators are built, and some are applied, outside of the graph"
+        _eagerly = sys.modules["torch"].compiler.disable(eagerly, reason=reason)
+        # A function that breaks the graph at once is left to Python, and those that it calls would
+        # be traced in its place.
+        frames = importlib.import_module("torch._dynamo.eval_frame")
+        skip = frames.FrameAction.SKIP
+        for code in _codes:
+            frames.set_code_exec_strategy(code, frames.FrameExecStrategy(skip, skip))
+    return True
+
+
+# What torch.compiler.assume_constant_result does, without an import of torch: run, not traced.
+_prepare._dynamo_marked_constant = True  # type: ignore[attr-defined]
