@@ -70,7 +70,8 @@ def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
     """The linear operator applied so that JAX or torch differentiate it by its declared pair.
 
     None where neither traces nor records, and plain array code is right: for concrete arrays,
-    and in torch also where an array of the operator itself requires a gradient.
+    in torch also where an array of the operator itself requires a gradient, and in JAX where a
+    part of it is a primitive of its own.
     """
     for part in x if isinstance(x, tuple) else (x,):
         if type(part) is np.ndarray:
@@ -78,12 +79,24 @@ def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
         if arrays.is_traced(part):
             from linops.transforms import jax_primitive
 
+            if _binds_itself(operator):
+                return None
             return jax_primitive.apply(operator, x, adjoint)
         if arrays.is_torch(part):
             from linops.transforms import torch_function
 
             return torch_function.apply(operator, x, adjoint)
     return None
+
+
+def _binds_itself(operator: Any) -> bool:
+    found = operator.__dict__.get("_cache_binds")
+    if found is None:
+        from linops.algebra.structure import children
+
+        found = operator._binds_itself or any(map(_binds_itself, children(operator)))
+        operator.__dict__["_cache_binds"] = found
+    return bool(found)
 
 
 def admitted(operator: Operator, x: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["dot"]
+__all__ = ["dot", "paired_dot"]
 
 _BLOCK = 1 << 16
 
@@ -79,21 +79,42 @@ def _dot_jax(a: Array, b: Array, ndim: int, host: bool) -> Any:
     if host and not arrays.is_traced(a) and not arrays.is_traced(b):
         value = _dot_numpy(np.asarray(a), np.asarray(b), ndim)
         return value.item() if not value.ndim else jnp.asarray(value)
+    high, low = paired_dot(a, b, ndim)
+    return high + low
+
+
+def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
+    """`dot` of JAX arrays as two summands, of which the second is what the first rounds away.
+
+    With x64 the first is in float64 and the second is 0.
+    """
+    jax = sys.modules["jax"]
+    jnp = jax.numpy
     complex_ = arrays.dtype_of(a).kind == "c"
     if jax.config.jax_enable_x64:
         dtype = jnp.complex128 if complex_ else jnp.float64
         product = jnp.conj(a).astype(dtype) * b.astype(dtype)
-        return jnp.sum(product, axis=tuple(range(-ndim, 0))) if ndim else product
+        high = jnp.sum(product, axis=tuple(range(-ndim, 0))) if ndim else product
+        return high, jnp.zeros_like(high)
     batch = a.shape[: a.ndim - ndim]
     left, right = a.reshape(*batch, -1), b.reshape(*batch, -1)
     if not complex_:
         return _dot2(jnp, left, right)
-    real = _dot2(jnp, left.real, right.real) + _dot2(jnp, left.imag, right.imag)
-    imaginary = _dot2(jnp, left.real, right.imag) - _dot2(jnp, left.imag, right.real)
-    return jax.lax.complex(real, imaginary)
+    parts = [
+        (_dot2(jnp, left.real, right.real), _dot2(jnp, left.imag, right.imag)),
+        (_dot2(jnp, left.real, right.imag), _dot2(jnp, -left.imag, right.real)),
+    ]
+    real, imaginary = (_added(x, y) for x, y in parts)
+    return tuple(jax.lax.complex(r, i) for r, i in zip(real, imaginary, strict=True))
 
 
-def _dot2(jnp: Any, a: Array, b: Array) -> Array:
+def _added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    total = x[0] + y[0]
+    z = total - x[0]
+    return total, ((x[0] - (total - z)) + (y[0] - z)) + x[1] + y[1]
+
+
+def _dot2(jnp: Any, a: Array, b: Array) -> tuple[Array, Array]:
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     high = a * b
     low = _product_error(a, b, high)
@@ -102,14 +123,13 @@ def _dot2(jnp: Any, a: Array, b: Array) -> Array:
             pad = [(0, 0)] * (high.ndim - 1) + [(0, 1)]
             high, low = jnp.pad(high, pad), jnp.pad(low, pad)
         half = high.shape[-1] // 2
-        x, y = high[..., :half], high[..., half:]
-        total = x + y
-        z = total - x
-        error = (x - (total - z)) + (y - z)
-        high, low = total, low[..., :half] + low[..., half:] + error
+        high, low = _added(
+            (high[..., :half], low[..., :half]), (high[..., half:], low[..., half:])
+        )
     if high.shape[-1] == 0:
-        return jnp.zeros(high.shape[:-1], jnp.float32)
-    return high[..., 0] + low[..., 0]
+        nothing = jnp.zeros(high.shape[:-1], jnp.float32)
+        return nothing, nothing
+    return high[..., 0], low[..., 0]
 
 
 def _product_error(a: Array, b: Array, product: Array) -> Array:

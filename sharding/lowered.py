@@ -44,6 +44,7 @@ class Lowered(LinearOperator):
     plan: Plan
     batched = True
     _exact: ClassVar[bool] = True
+    _binds_itself: ClassVar[bool] = True
 
     def __init__(
         self, plan: Plan, engine: Engine | None = None, adjoint: Program | None = None
@@ -222,7 +223,11 @@ def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) 
     parts = [space.put(part) for space, part in _pairs(x, source)]
     made = engine.run(program, parts)
     if not placed:
-        made = [space.gather(part) for space, part in zip(target.members, made, strict=True)]
+        like = x[0] if isinstance(x, tuple) else x
+        made = [
+            arrays.convert(space.gather(part), like)
+            for space, part in zip(target.members, made, strict=True)
+        ]
     return tuple(made) if isinstance(target, ProductSpace) else made[0]
 
 

@@ -42,6 +42,13 @@ class Program(ABC):
         """Raise where `execute` has no derivative in the leaves."""
         return
 
+    def placed(self, parts: Sequence[Array], adjoint: bool, inward: bool) -> Sequence[Array]:
+        """Operands before they enter the primitive, or results behind it, held to devices.
+
+        A program for several devices overrides this: JAX sees no mesh inside a primitive.
+        """
+        return parts
+
     def spaces(self, adjoint: bool) -> tuple[AnySpace, AnySpace]:
         """Where the operator, or its adjoint, starts and ends."""
         return (self.codomain, self.domain) if adjoint else (self.domain, self.codomain)
@@ -105,7 +112,9 @@ def _program(operator: Any) -> tuple[Program, tuple[Array, ...]]:
 
 
 def _bind(operands: Sequence[Array], program: Program, adjoint: bool) -> Any:
-    return _primitive().bind(*_varying_alike(operands), program=program, adjoint=adjoint)
+    inward = program.placed(_varying_alike(operands), adjoint, True)
+    out = _primitive().bind(*inward, program=program, adjoint=adjoint)
+    return program.placed(out, adjoint, False)
 
 
 def _varying_alike(operands: Sequence[Array]) -> list[Any]:

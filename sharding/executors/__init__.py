@@ -38,7 +38,14 @@ _ENGINES = {
 
 
 def engine_of(plan: Plan) -> Engine:
-    """The engine of a plan's executor and devices."""
+    """The engine of a plan's executor and devices, made once a plan."""
+    found = plan.__dict__.get("_engine")
+    if found is None:
+        found = plan.__dict__["_engine"] = _made(plan)
+    return found  # type: ignore[no-any-return]
+
+
+def _made(plan: Plan) -> Engine:
     from sharding.devices import family
 
     kind = family(plan.devices[0])

@@ -1,0 +1,203 @@
+"""What the two engines for JAX devices share: blocks of equal structure, and tables of planes.
+
+One compiled program serves every device, so every share has the padded length and blocks are
+taken in the padded form: what differs between them are arrays, which stand in the order of the
+mesh along a leading axis. Planes of padding may hold anything; no block reads them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.algebra.blocks import extent
+from linops.algebra.structure import Skeleton, skeleton
+from linops.arrays import Array
+from linops.errors import DTypeError, PlacementError
+from linops.operator import LinearOperator, Operator
+from linops.transforms.pytree import packed
+from sharding.homes.jax_devices import send, stacked
+from sharding.mesh import Mesh
+from sharding.program import Compute, Program, Step
+from sharding.states import Windowed, real_range, share_of
+
+__all__ = ["Blocks", "Segment", "Slot", "description", "segments", "window_cells"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The padded blocks of one leaf: what they share, and on each device their arrays."""
+
+    skeleton: Skeleton
+    leaves: tuple[tuple[Array, ...], ...]
+    linear: bool
+
+
+class Blocks:
+    """The padded blocks of a plan's leaves, made once.
+
+    Parameters
+    ----------
+    mesh
+        The devices. Along a mesh axis of one device nothing is cut.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._slots: dict[tuple[int, tuple[str | None, ...]], Slot] = {}
+        self._stacks: dict[int, tuple[Array, ...]] = {}
+        self._kept: list[Operator] = []
+        self._lock = threading.RLock()
+
+    def of(self, step: Compute) -> Slot:
+        """The blocks of a step's leaf."""
+        key = (id(step.operator), step.cuts)
+        with self._lock:
+            if key not in self._slots:
+                self._slots[key] = self._make(step)
+                self._kept.append(step.operator)  # so that nobody else gets its id
+            return self._slots[key]
+
+    def stacked(self, slot: Slot) -> tuple[Array, ...]:
+        """The arrays of all devices, along a leading axis over the mesh."""
+        with self._lock:
+            if id(slot) not in self._stacks:
+                rows = zip(*slot.leaves, strict=True)
+                self._stacks[id(slot)] = tuple(stacked(self.mesh, list(row)) for row in rows)
+            return self._stacks[id(slot)]
+
+    def _make(self, step: Compute) -> Slot:
+        found: Skeleton | None = None
+        rows: list[tuple[Array, ...]] = []
+        for device, at in zip(self.mesh.devices, self.mesh.coordinates, strict=True):
+            block = padded_block(step, self.mesh.shape, at)
+            one, own = skeleton(block, _taken, _packed)
+            if found is not None and one != found:
+                raise PlacementError(
+                    f"{block.name}: its padded blocks by {step.cuts} differ in structure, so one "
+                    "program cannot serve all devices; take executor='threads' on workers, or "
+                    "another partition"
+                )
+            found = one
+            rows.append(own)
+            del device
+        assert found is not None
+        return Slot(found, tuple(rows), isinstance(step.operator, LinearOperator))
+
+    def on_devices(self, slot: Slot) -> tuple[tuple[Array, ...], ...]:
+        """The arrays of each device, on it."""
+        with self._lock:
+            key = -id(slot)
+            if key not in self._stacks:
+                self._stacks[key] = tuple(
+                    tuple(send(leaf, device) for leaf in row)
+                    for row, device in zip(slot.leaves, self.mesh.devices, strict=True)
+                )
+            return self._stacks[key]
+
+
+def padded_block(step: Compute, mesh: tuple[int, ...], at: tuple[int, ...]) -> Operator:
+    """The padded block of a step's leaf at mesh coordinates `at`."""
+    block = step.operator
+    for m, name in enumerate(step.cuts):
+        if name is not None and mesh[m] > 1:
+            share = share_of(extent(step.operator, name), mesh[m])
+            block = block.block(name, at[m] * share, (at[m] + 1) * share, padded=True)
+    return block
+
+
+def description(program: Program, slots: Sequence[Slot | None]) -> Hashable:
+    """What two programs share that one compiled program serves; leaves by their structure."""
+    values = tuple((v.space.shape, v.space.dtype.str, v.states) for v in program.values)
+    steps = tuple(
+        _described(step, slot) for step, slot in zip(program.steps, slots, strict=True)
+    )
+    return program.mesh, values, steps, program.inputs, program.outputs
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Neighbouring planes that a window takes from one share.
+
+    `owner` and `first` say which share and its first plane, `place` where they stand in the
+    window, `count` how many there are.
+    """
+
+    owner: int
+    first: int
+    place: int
+    count: int
+
+
+def segments(window: Windowed, n: int, devices: int) -> tuple[tuple[Segment, ...], ...]:
+    """For each device the segments of its window into an axis of `n` planes in equal shares."""
+    share = share_of(n, devices)
+    found = []
+    for i in range(devices):
+        own: list[Segment] = []
+        for place, plane in window_cells(window, n, i):
+            owner, first = divmod(plane, share)
+            last = own[-1] if own else None
+            if (
+                last is not None
+                and last.owner == owner
+                and last.first + last.count == first
+                and last.place + last.count == place
+            ):
+                own[-1] = Segment(owner, last.first, last.place, last.count + 1)
+            else:
+                own.append(Segment(owner, first, place, 1))
+        found.append(tuple(own))
+    return tuple(found)
+
+
+def window_cells(window: Windowed, n: int, i: int) -> list[tuple[int, int]]:
+    """The places in the window of device `i` that planes of the array fill, and these planes."""
+    begin = window.padded[i][0]
+    lo, hi = window.planes(i, n)
+    return [(p - begin, p % n) for p in range(lo, hi)] if n else []
+
+
+def regular(window: Windowed, n: int, devices: int) -> tuple[int, int] | None:
+    """How many planes before and after its share every window has; None where that differs."""
+    if window.periodic:
+        return None
+    share = share_of(n, devices)
+    before, after = -window.padded[0][0], window.padded[0][1] - share
+    wanted = tuple((i * share - before, (i + 1) * share + after) for i in range(devices))
+    if before < 0 or after < 0 or window.padded != wanted:
+        return None
+    for i in range(devices):
+        lo, hi = window.planes(i, n)
+        first, last = real_range(n, devices, i)
+        if lo < hi and not (lo <= first and last <= hi):
+            return None
+    return before, after
+
+
+def _described(step: Step, slot: Slot | None) -> Hashable:
+    if isinstance(step, Compute):
+        assert slot is not None
+        return step.kind, step.inputs, step.outputs, step.adjoint, slot.skeleton, slot.linear
+    return step.kind, step.inputs, step.outputs, getattr(step, "mesh_axis", None)
+
+
+def _taken(_: Array) -> bool:
+    return True
+
+
+def _packed(table: Array) -> Array:
+    """A table that compiled code reads as float64: its bits."""
+    if arrays.is_jax(table) and np.dtype(table.dtype) != np.uint32:
+        if arrays.is_traced(table):
+            raise DTypeError(
+                f"compiled code reads its tables as float64 on the host, got a traced "
+                f"{table.dtype}; make the plan outside of the trace"
+            )
+        table = arrays.to_numpy(table)
+    return packed(table)

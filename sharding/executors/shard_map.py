@@ -1,0 +1,374 @@
+"""A program as one jitted SPMD program on JAX devices: `shard_map` with collectives of `lax`.
+
+Every device runs the same code on its padded share; which planes are real, which frames are its
+own, it reads from its blocks' arrays, which enter as operands with a leading axis over the mesh.
+Under JAX's transformations a linear program is one primitive with the plan's own adjoint, held to
+the plan's shardings on both sides; nothing differentiates through its collectives. Programs are
+shared by structure: new values compile nothing.
+
+Where arrays live is said in `sharding/homes/jax_devices.py`, what blocks and halos look like in
+`sharding/executors/padded.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import PlacementError
+from linops.functionals.functional import Functional
+from linops.operator import LinearOperator
+from linops.space import ProductSpace, Space
+from linops.transforms import jax_primitive
+from linops.transforms.pytree import unpacked
+from sharding.executors import collectives
+from sharding.executors.padded import Blocks, Slot, description
+from sharding.homes.jax_devices import constrained, jax_mesh, named_sharding
+from sharding.mesh import Mesh
+from sharding.program import Add, Compute, Movement, Program, Value
+from sharding.states import Partial, Sharded, Windowed
+
+if TYPE_CHECKING:
+    from sharding.planner import Plan
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Runs the programs of a plan, or of its linearisation at a point, as compiled programs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        blocks: Blocks | None = None,
+        points: dict[int, tuple[Array, ...]] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.blocks = blocks or Blocks(plan.mesh)
+        self._points = points or {}
+        self._ready: dict[int, tuple[Program, _Body, tuple[Array, ...]]] = {}
+        self._pairs: dict[int, tuple[_Pair, bool, tuple[Array, ...]]] = {}
+
+    def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a program for placed inputs, or traced ones of the padded shapes."""
+        body, leaves = self._body(program)
+        traced = any(map(arrays.is_traced, (*inputs, *leaves)))
+        if not traced:
+            with _lock(self.plan.mesh.devices):
+                return list(body.compiled(*inputs, *leaves))
+        pair = self._pair(program)
+        if pair is None:
+            inputs = body.held(inputs, program.inputs)
+            return body.held(body.compiled(*inputs, *leaves), program.outputs)
+        primitive, adjoint, leaves = pair
+        source = primitive.spaces(adjoint)[0]
+        x = tuple(inputs) if isinstance(source, ProductSpace) else inputs[0]
+        out = jax_primitive.bind(primitive, x, leaves, adjoint)
+        return list(out) if isinstance(out, tuple) else [out]
+
+    def linearised(self, program: Program, inputs: Sequence[Array]) -> Engine:
+        """The engine with the Jacobians of nonlinear leaves where these inputs lead."""
+        body, leaves = self._body(program, True)
+        inputs = body.held(inputs, program.inputs)
+        found = iter(body.compiled(*inputs, *leaves))
+        points = {
+            step.number: tuple(next(found) for _ in step.inputs)
+            for step in program.computes()
+            if not isinstance(step.operator, LinearOperator)
+        }
+        return Engine(self.plan, self.blocks, points)
+
+    def local(self, operator: Any) -> Any:
+        """The operator itself: JAX's own transformations serve it."""
+        return operator
+
+    def compiled_text(self, program: Program) -> str:
+        """The optimised program as XLA prints it, for arrays without batch axes."""
+        import jax
+
+        body, leaves = self._body(program)
+        inputs = [
+            jax.ShapeDtypeStruct(
+                value.global_shape(), value.value.space.dtype, sharding=value.sharding(0)
+            )
+            for value in (body.ends(k) for k in program.inputs)
+        ]
+        return str(body.compiled.lower(*inputs, *leaves).compile().as_text())
+
+    def _body(self, program: Program, points: bool = False) -> tuple[_Body, tuple[Array, ...]]:
+        key = 2 * id(program) + points
+        if key not in self._ready:
+            slots = [
+                self.blocks.of(step) if isinstance(step, Compute) else None
+                for step in program.steps
+            ]
+            operands: list[Array] = []
+            for step, slot in zip(program.steps, slots, strict=True):
+                if slot is not None and isinstance(step, Compute):
+                    operands += self.blocks.stacked(slot)
+                    operands += self._points.get(step.number, ())
+            at = frozenset(self._points)
+            body = _shared(_Body(self.plan.mesh, program, slots, at, points))
+            self._ready[key] = program, body, tuple(operands)
+        _, body, leaves = self._ready[key]
+        return body, leaves
+
+    def _pair(self, program: Program) -> tuple[_Pair, bool, tuple[Array, ...]] | None:
+        """The primitive of a linear program and whether it is its adjoint; None: not linear."""
+        if not (self._points or self.plan.forward.linear):
+            return None
+        if id(program) not in self._pairs:
+            forward, back = self.plan.forward, self.plan.adjoint
+            adjoint = program is not forward
+            if adjoint:
+                back = program
+            elif self._points or back is None:
+                back = forward.adjoint()
+            (first, leaves), (second, others) = self._body(forward), self._body(back)
+            made = _Pair(first, second, len(leaves))
+            self._pairs[id(program)] = made, adjoint, (*leaves, *others)
+        return self._pairs[id(program)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "points": self._points}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["plan"], None, state["points"])  # type: ignore[misc]
+
+
+class _Pair(jax_primitive.Program):
+    """A linear program and its adjoint as one primitive on arrays of the padded shapes."""
+
+    def __init__(self, forward: _Body, adjoint: _Body, count: int) -> None:
+        spaces = [
+            [body.ends(k).space() for k in body.program.inputs] for body in (forward, adjoint)
+        ]
+        domain, codomain = (
+            ProductSpace(members) if len(members) > 1 else members[0] for members in spaces
+        )
+        super().__init__((forward, adjoint), domain, codomain)
+        self.bodies, self.count = (forward, adjoint), count
+
+    def execute(self, x: Any, leaves: Sequence[Array], adjoint: bool) -> Any:
+        own = leaves[self.count :] if adjoint else leaves[: self.count]
+        out = self.bodies[adjoint].compiled(*(x if isinstance(x, tuple) else (x,)), *own)
+        return tuple(out) if len(out) > 1 else out[0]
+
+    def placed(self, parts: Sequence[Array], adjoint: bool, inward: bool) -> Sequence[Array]:
+        body = self.bodies[adjoint]
+        ends = body.program.inputs if inward else body.program.outputs
+        n = len(ends)
+        return [*body.held(parts[:n], ends), *map(body.held_leaf, parts[n:])]
+
+    def __repr__(self) -> str:
+        return "lowered operator"
+
+
+class _Body:
+    """The part of a program that is compiled: equal where its structure is.
+
+    Parameters
+    ----------
+    mesh
+        The devices.
+    program
+        Its steps.
+    slots
+        For each step the blocks of its leaf.
+    at
+        Numbers of the nonlinear leaves whose Jacobians are applied; their local points follow
+        the arrays of their blocks.
+    points
+        Whether the local inputs of nonlinear leaves are the result.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        program: Program,
+        slots: Sequence[Slot | None],
+        at: frozenset[int],
+        points: bool,
+    ) -> None:
+        # Without the leaves: what is shared keeps nobody's arrays alive.
+        bare = tuple(
+            replace(step, operator=None) if isinstance(step, Compute) else step  # type: ignore
+            for step in program.steps
+        )
+        self.mesh, self.points = mesh, points
+        self.program = replace(program, steps=bare)
+        self.skeletons = [None if slot is None else (slot.skeleton, slot.linear) for slot in slots]
+        self.counts = [0 if slot is None else len(slot.leaves[0]) for slot in slots]
+        self.at = at
+        # Leaf numbers tell which points are whose; they are part of what is shared.
+        numbers = tuple(step.number for step in program.computes()) if at else ()
+        self.key: Hashable = (mesh, description(program, slots), at, numbers, points)
+        self._hash = hash(self.key)
+
+    @functools.cached_property
+    def compiled(self) -> Callable[..., Any]:
+        """The jitted program: inputs, then arrays of leaves."""
+        import jax
+
+        return jax.jit(self._call)
+
+    def ends(self, k: int) -> _End:
+        """A value that comes in or goes out."""
+        return _End(self.mesh, self.program.values[k])
+
+    def held(self, parts: Sequence[Array], ends: Sequence[int]) -> list[Array]:
+        """Arrays with the shardings of the values, where a trace could forget them."""
+        out = []
+        for part, k in zip(parts, ends, strict=True):
+            end = self.ends(k)
+            if arrays.is_traced(part):
+                part = constrained(part, end.sharding(part.ndim - end.value.space.ndim))
+            out.append(part)
+        return out
+
+    def held_leaf(self, leaf: Array) -> Array:
+        if not arrays.is_traced(leaf):
+            return leaf
+        everywhere = tuple(0 for _ in self.mesh.shape)
+        return constrained(leaf, named_sharding(self.mesh, everywhere, leaf.ndim))
+
+    def _call(self, *operands: Array) -> tuple[Array, ...]:
+        import jax
+        from jax.sharding import PartitionSpec
+
+        program = self.program
+        n = len(program.inputs)
+        first = self.ends(program.inputs[0])
+        batch = operands[0].ndim - first.value.space.ndim
+        rows = PartitionSpec(self.mesh.names)
+        if self.points:
+            outs: Any = tuple(
+                rows
+                for step, shown in zip(program.steps, self.skeletons, strict=True)
+                if shown is not None and not shown[1]
+                for _ in step.inputs
+            )
+        else:
+            outs = tuple(self.ends(k).spec(batch) for k in program.outputs)
+        made = jax.shard_map(
+            self._local,
+            mesh=jax_mesh(self.mesh),
+            in_specs=(*(self.ends(k).spec(batch) for k in program.inputs), *[rows] * (len(operands) - n)),
+            out_specs=outs,
+            check_vma=False,
+        )(*operands)
+        return tuple(made)
+
+    def _local(self, *operands: Array) -> tuple[Array, ...]:
+        """The program on one device."""
+        program = self.program
+        n = len(program.inputs)
+        held: dict[int, Array] = dict(zip(program.inputs, operands[:n], strict=True))
+        leaves = [leaf[0] for leaf in operands[n:]]
+        points: list[Array] = []
+        for number, step in enumerate(program.steps):
+            if isinstance(step, Compute):
+                own, leaves = leaves[: self.counts[number]], leaves[self.counts[number] :]
+                at = None
+                if step.number in self.at:
+                    at, leaves = leaves[: len(step.inputs)], leaves[len(step.inputs) :]
+                parts = [held[k] for k in step.inputs]
+                shown = self.skeletons[number]
+                assert shown is not None
+                if self.points and not shown[1]:
+                    points += [part[None] for part in parts]
+                made = applied(shown[0], own, parts, step.adjoint, at)
+                for k, part in zip(step.outputs, made, strict=True):
+                    held[k] = part
+            elif isinstance(step, Add):
+                first, *others = (held[k] for k in step.inputs)
+                held[step.outputs[0]] = functools.reduce(lambda a, b: a + b, others, first)
+            else:
+                assert isinstance(step, Movement)
+                before, after = (program.values[k] for k in (*step.inputs, *step.outputs))
+                name = self.mesh.names[step.mesh_axis]
+                held[step.outputs[0]] = collectives.moved(
+                    step, held[step.inputs[0]], before, after, program.mesh, name
+                )
+        if self.points:
+            return tuple(points)
+        return tuple(
+            collectives.masked(held[k], program.values[k], self.mesh) for k in program.outputs
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Body) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class _End:
+    """A value as the caller sees it: a global array of the padded shape."""
+
+    def __init__(self, mesh: Mesh, value: Value) -> None:
+        self.mesh, self.value = mesh, value
+        for state in value.states:
+            if isinstance(state, (Partial, Windowed)):
+                raise PlacementError(f"a program ends in {state}; only shares and copies leave it")
+        self.cut = tuple(s.axis if isinstance(s, Sharded) else None for s in value.states)
+
+    def global_shape(self) -> tuple[int, ...]:
+        shape = list(self.value.local_shape(self.mesh.shape))
+        for m, axis in enumerate(self.cut):
+            if axis is not None:
+                shape[axis] *= self.mesh.shape[m]
+        return tuple(shape)
+
+    def space(self) -> Space:
+        return Space(self.global_shape(), self.value.space.dtype)
+
+    def spec(self, batch: int) -> Any:
+        return self.sharding(batch).spec
+
+    def sharding(self, batch: int) -> Any:
+        cut = tuple(None if axis is None else batch + axis for axis in self.cut)
+        return named_sharding(self.mesh, cut, batch + self.value.space.ndim)
+
+
+def applied(
+    skeleton: Any,
+    leaves: Sequence[Array],
+    parts: Sequence[Array],
+    adjoint: bool,
+    at: Sequence[Array] | None = None,
+) -> tuple[Array, ...]:
+    """A block on local arrays; with `at` its Jacobian there."""
+    block = skeleton.build(iter(leaves), unpacked)
+    if at is not None:
+        block = block._jacobian(tuple(at) if isinstance(block.domain, ProductSpace) else at[0])
+    source = block.codomain if adjoint else block.domain
+    x = tuple(parts) if isinstance(source, ProductSpace) else parts[0]
+    if isinstance(block, Functional):
+        import jax
+
+        dtype = np.float64 if jax.config.jax_enable_x64 else np.float32
+        return (jax.numpy.asarray(block._value(x), dtype),)
+    y = block._backward(x) if adjoint else block._forward(x)
+    return y if isinstance(y, tuple) else (y,)
+
+
+@functools.lru_cache(maxsize=512)
+def _shared(body: _Body) -> _Body:
+    """The one body of this structure, with its compiled program."""
+    return body
+
+
+@functools.lru_cache(maxsize=64)
+def _lock(devices: tuple[Any, ...]) -> Any:
+    """Programs with collectives are enqueued one after the other on a set of devices."""
+    return threading.Lock()
+
+

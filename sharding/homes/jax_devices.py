@@ -1,0 +1,341 @@
+"""Arrays on JAX devices: equal shares on a mesh, padded at the end, made share by share.
+
+Every array that reaches a JAX device in this wing goes through `send`. An element is a `jax.Array`
+of the padded shape with the `NamedSharding` of its placement; a tracer, which carries none, is
+one where its cut axes have the padded lengths. Nothing here builds a full array on one device
+but `gather`, whose result is one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linops import arrays
+from linops.errors import PlacementError
+from linops.reductions import dot, paired_dot
+
+if TYPE_CHECKING:
+    from sharding.mesh import Mesh
+    from sharding.placement import Placement
+
+__all__ = ["HOME", "JaxDevices", "constrained", "jax_mesh", "joined", "named_sharding", "pieces", "send", "spec", "stacked"]
+
+
+class JaxDevices:
+    """Devices of JAX, of this process or of all of `jax.distributed`."""
+
+    def put(self, placement: Placement, x: Any) -> Any:
+        """`x` in shares; each is sent for itself, and its zero tail is made on its device."""
+        import jax
+
+        if arrays.is_traced(x):
+            target = placement.padded_shape(tuple(x.shape))
+            widths = [(0, wide - n) for wide, n in zip(target, x.shape, strict=True)]
+            return constrained(jax.numpy.pad(x, widths), self.sharding(placement, x.ndim))
+        with jax.ensure_compile_time_eval():
+            return _in_shares(placement, x)
+
+    def gather(self, placement: Placement, x: Any) -> Any:
+        """The real entries on the first device of this process that has some."""
+        if arrays.is_traced(x):
+            return x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
+        shape = placement.real_shape(tuple(x.shape))
+        if not x.is_fully_addressable:
+            x = _replicated(x.sharding.mesh)(x)
+        if x.sharding.is_fully_replicated:
+            whole = np.asarray(x.addressable_data(0))[tuple(map(slice, shape))]
+        else:
+            whole = np.empty(shape, x.dtype)
+            for shard in x.addressable_shards:
+                if shard.replica_id == 0:
+                    target = whole[shard.index]
+                    target[...] = np.asarray(shard.data)[tuple(map(slice, target.shape))]
+        first = next(device for device in placement.devices if _is_here(device))
+        return send(whole, first)
+
+    def holds(self, placement: Placement, x: Any) -> bool:
+        """Whether `x` has the placement's sharding; of a tracer, whether it has its lengths."""
+        if not arrays.is_jax(x) or (placement.ndim is not None and x.ndim < placement.ndim):
+            return False
+        shape = tuple(x.shape)
+        for axis, wide in zip(placement.axes, placement.padded_sizes, strict=True):
+            if axis is not None:
+                position = placement.position(axis, x.ndim)
+                if position >= x.ndim or shape[position] != wide:
+                    return False
+        if arrays.is_traced(x):
+            return True
+        return bool(x.sharding.is_equivalent_to(self.sharding(placement, x.ndim), x.ndim))
+
+    def full(
+        self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any
+    ) -> Any:
+        """`value` in the real entries; each share is made on its device."""
+        import jax
+
+        parts = []
+        with jax.ensure_compile_time_eval():
+            _refuse_missing_x64(np.dtype(dtype))
+            for number, device in enumerate(placement.devices):
+                if _is_here(device):
+                    index, padding = _cut(placement, shape, number)
+                    real = tuple(len(range(n)[cut]) for cut, n in zip(index, shape, strict=True))
+                    with jax.default_device(device):
+                        part = _padded(jax.numpy.full(real, value, dtype), padding)
+                    parts.append(send(part, device))
+        return joined(placement.padded_shape(shape), self.sharding(placement, len(shape)), parts)
+
+    def mask(self, placement: Placement, ndim: int) -> Any:
+        """Booleans of the padded lengths along the cut axes, length 1 along the others."""
+        shape = [1] * ndim
+        for axis, size in zip(placement.axes, placement.real_sizes, strict=True):
+            if axis is not None and size is not None:
+                shape[placement.position(axis, ndim)] = size
+        return self.full(placement, tuple(shape), bool, True, None)
+
+    def sharding(self, placement: Placement, ndim: int) -> Any:
+        """The `NamedSharding` of arrays of `ndim` axes."""
+        assert placement.mesh is not None
+        cut = [None if a is None else placement.position(a, ndim) for a in placement.axes]
+        return named_sharding(placement.mesh, tuple(cut), ndim)
+
+    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
+        """One reduction in one program: padding is left out, whatever stands there."""
+        if not (arrays.is_jax(a) and arrays.is_jax(b)):
+            a, b = (x if placement.holds(x) else arrays.to_numpy(x) for x in (a, b))
+            if arrays.is_numpy(a) and arrays.is_numpy(b):
+                return dot(a, b, ndim, host)
+        a, b = placement.put(a), placement.put(b)
+        traced = arrays.is_traced(a) or arrays.is_traced(b)
+        if traced:
+            sharding = self.sharding(placement, a.ndim)
+            a, b = constrained(a, sharding), constrained(b, sharding)
+        high, low = _dot_program(placement, ndim)(a, b)
+        if not host or traced or high.ndim:
+            return high + low
+        value = np.asarray(high.addressable_data(0)).astype(
+            "complex128" if high.dtype.kind == "c" else "float64"
+        )
+        return (value + np.asarray(low.addressable_data(0))).item()
+
+
+HOME = JaxDevices()
+
+
+def send(x: Any, device: Any) -> Any:
+    """`x`, of the host or of another device, on a device: the door."""
+    import jax
+
+    if arrays.is_jax(x) and not x.committed and x.devices() == {device}:
+        return jax.device_put(x, device)  # only a promise to stay there
+    return jax.device_put(x, device, may_alias=None if arrays.is_jax(x) else False)
+
+
+def constrained(x: Any, sharding: Any) -> Any:
+    """A traced array, held to a sharding."""
+    import jax
+
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def joined(shape: tuple[int, ...], sharding: Any, parts: list[Any]) -> Any:
+    """One array of its shares, in the order of the mesh, without a copy."""
+    import jax
+
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+
+
+def pieces(x: Any, mesh: Mesh) -> list[Any]:
+    """The shares of an array in the order of the mesh, None for devices of other processes."""
+    found = {shard.device: shard.data for shard in x.addressable_shards}
+    return [found.get(device) for device in mesh.devices]
+
+
+def stacked(mesh: Mesh, rows: list[Any]) -> Any:
+    """Arrays of one shape, one a device, as one array with a leading axis over the mesh.
+
+    Parameters
+    ----------
+    mesh
+        The devices.
+    rows
+        In the order of the mesh; None for devices of other processes.
+    """
+    import jax
+
+    first = next(row for row in rows if row is not None)
+    shape = (len(rows), *first.shape)
+    sharding = named_sharding(mesh, tuple(0 for _ in mesh.shape), len(shape))
+    if any(map(arrays.is_traced, rows)):
+        return constrained(jax.numpy.stack(rows), sharding)
+    with jax.ensure_compile_time_eval():
+        _refuse_missing_x64(arrays.dtype_of(first))
+        parts = [
+            send(row[None, ...], device)
+            for row, device in zip(rows, mesh.devices, strict=True)
+            if row is not None and _is_here(device)
+        ]
+    return joined(shape, sharding, parts)
+
+
+@functools.lru_cache(maxsize=256)
+def jax_mesh(mesh: Mesh) -> Any:
+    """JAX's own mesh: its axes are `Auto`, so that arrays may come from anywhere."""
+    from jax.sharding import AxisType
+    from jax.sharding import Mesh as JaxMesh
+
+    devices = np.array(mesh.devices, dtype=object).reshape(mesh.shape)
+    return JaxMesh(devices, mesh.names, axis_types=(AxisType.Auto,) * len(mesh.names))
+
+
+@functools.lru_cache(maxsize=1024)
+def named_sharding(mesh: Mesh, cut: tuple[int | None, ...], ndim: int) -> Any:
+    """The sharding of arrays of `ndim` axes of which mesh axis k cuts `cut[k]`."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(jax_mesh(mesh), PartitionSpec(*spec(mesh.names, cut, ndim)))
+
+
+def spec(names: tuple[str, ...], cut: tuple[int | None, ...], ndim: int) -> tuple[Any, ...]:
+    """For each array axis the names of the mesh axes that cut it."""
+    entries: list[Any] = []
+    for axis in range(ndim):
+        here = tuple(name for name, a in zip(names, cut, strict=True) if a == axis)
+        entries.append(here if len(here) > 1 else (here[0] if here else None))
+    return tuple(entries)
+
+
+def _refuse_missing_x64(dtype: np.dtype) -> None:
+    import jax
+
+    arrays.zeros((0,), dtype, jax.numpy.zeros(()))  # raises, instead of halving the precision
+
+
+def _is_here(device: Any) -> bool:
+    import jax
+
+    return bool(device.process_index == jax.process_index())
+
+
+def _platform(x: Any) -> str:
+    return str(next(iter(x.devices())).platform)
+
+
+def _cut(
+    placement: Placement, shape: tuple[int, ...], number: int
+) -> tuple[tuple[slice, ...], list[tuple[int, int]]]:
+    """The real range of a share, and the planes of padding behind it."""
+    index = [slice(0, n) for n in shape]
+    padding = [(0, 0)] * len(shape)
+    wide = placement.padded_ranges(number)
+    for axis, (lo, hi) in placement.ranges(number).items():
+        position = placement.position(axis, len(shape))
+        index[position] = slice(lo, hi)
+        first, last = wide[axis]
+        padding[position] = (0, last - first - (hi - lo))
+    return tuple(index), padding
+
+
+def _in_shares(placement: Placement, x: Any) -> Any:
+    import jax
+
+    if arrays.is_jax(x):
+        if len(x.sharding.device_set) > 1 and not x.sharding.is_fully_replicated:
+            raise PlacementError(
+                f"the array lies on {x.sharding}, this placement is {placement}; take it back "
+                "with gather of its own placement, or plan with that one"
+            )
+        x = x.addressable_data(0)
+        if _platform(x) == "cpu":
+            x = np.asarray(x)
+    else:
+        x = arrays.to_numpy(x)
+    _refuse_missing_x64(arrays.dtype_of(x))
+    made = [
+        _share(placement, x, number, device)
+        for number, device in enumerate(placement.devices)
+        if _is_here(device)
+    ]
+    return joined(placement.padded_shape(tuple(x.shape)), HOME.sharding(placement, x.ndim), made)
+
+
+def _share(placement: Placement, x: Any, number: int, device: Any) -> Any:
+    index, padding = _cut(placement, tuple(x.shape), number)
+    part = send(x[index], device)
+    return send(_padded(part, padding), device)
+
+
+def _padded(part: Any, padding: list[tuple[int, int]]) -> Any:
+    import jax
+
+    return jax.numpy.pad(part, padding) if any(after for _, after in padding) else part
+
+
+@functools.cache
+def _replicated(mesh: Any) -> Any:
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+@functools.lru_cache(maxsize=256)
+def _dot_program(placement: Placement, ndim: int) -> Any:
+    """Both halves of the inner product, on every device."""
+    import jax
+    from jax.sharding import PartitionSpec
+
+    jnp, lax = jax.numpy, jax.lax
+    mesh = placement.mesh
+    assert mesh is not None
+    axes = [None if a is None else placement.position(a, ndim) for a in placement.axes]
+    cutting = tuple(
+        name
+        for name, axis, n in zip(mesh.names, axes, mesh.shape, strict=True)
+        if axis is not None and n > 1
+    )
+
+    def real(x: Any) -> Any:
+        for axis in sorted({a for a in axes if a is not None}):
+            names = tuple(n for n, a in zip(mesh.names, axes, strict=True) if a == axis)
+            share = x.shape[axis - ndim]
+            size = placement.real_sizes[axes.index(axis)]
+            assert size is not None
+            if placement.padded_sizes[axes.index(axis)] == size:
+                continue
+            plane = jnp.arange(share) + lax.axis_index(names) * share
+            inside = (plane < size).reshape(-1, *(1,) * (ndim - 1 - axis))
+            x = jnp.where(inside, x, jnp.zeros((), x.dtype))
+        return x
+
+    def body(a: Any, b: Any) -> Any:
+        high, low = paired_dot(real(a), real(b), ndim)
+        if not cutting:
+            return high, low
+        if jax.config.jax_enable_x64:
+            return lax.psum(high, cutting), low
+        highs, lows = lax.all_gather((high, low), cutting)
+        total, rest = highs[0], lows[0]
+        for k in range(1, highs.shape[0]):
+            after = total + highs[k]
+            moved = after - total
+            rest = rest + ((total - (after - moved)) + (highs[k] - moved)) + lows[k]
+            total = after
+        return total, rest
+
+    def program(a: Any, b: Any) -> Any:
+        batch = a.ndim - ndim
+        cut = tuple(None if axis is None else batch + axis for axis in axes)
+        inside = PartitionSpec(*spec(mesh.names, cut, a.ndim))
+        return jax.shard_map(
+            body,
+            mesh=jax_mesh(mesh),
+            in_specs=(inside, inside),
+            out_specs=(PartitionSpec(), PartitionSpec()),
+            check_vma=False,
+        )(a, b)
+
+    return jax.jit(program)
