@@ -1,9 +1,9 @@
 """Arrays on JAX devices: equal shares on a mesh, padded at the end, made share by share.
 
 Every array that reaches a JAX device in this wing goes through `send`. An element is a `jax.Array`
-of the padded shape with the `NamedSharding` of its placement; a tracer, which carries none, is
-one where its cut axes have the padded lengths. Nothing here builds a full array on one device
-but `gather`, whose result is one.
+of the padded shape with the `NamedSharding` of its placement. A tracer carries no sharding: it is
+an element where its cut axes have padded lengths, or its type names the mesh. Nothing here builds
+a full array on one device but `gather`, whose result is one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class JaxDevices:
         return send(whole, first)
 
     def holds(self, placement: Placement, x: Any) -> bool:
-        """Whether `x` has the placement's sharding; of a tracer, whether it has its lengths."""
+        """Whether `x` has the placement's sharding; of a tracer, its padded lengths or its mesh."""
         if not arrays.is_jax(x) or (placement.ndim is not None and x.ndim < placement.ndim):
             return False
         shape = tuple(x.shape)
@@ -67,7 +67,8 @@ class JaxDevices:
                 if position >= x.ndim or shape[position] != wide:
                     return False
         if arrays.is_traced(x):
-            return True
+            # Its type names the mesh where it came from one; a padded length says it too.
+            return shape != placement.real_shape(shape) or _knows(x, placement.mesh)
         return bool(x.sharding.is_equivalent_to(self.sharding(placement, x.ndim), x.ndim))
 
     def full(
@@ -212,6 +213,12 @@ def _refuse_missing_x64(dtype: np.dtype) -> None:
     import jax
 
     arrays.zeros((0,), dtype, jax.numpy.zeros(()))  # raises, instead of halving the precision
+
+
+def _knows(x: Any, mesh: Any) -> bool:
+    import jax
+
+    return bool(jax.typeof(x).sharding.mesh == jax_mesh(mesh).abstract_mesh)
 
 
 def _is_here(device: Any) -> bool:
