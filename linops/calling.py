@@ -79,24 +79,12 @@ def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
         if arrays.is_traced(part):
             from linops.transforms import jax_primitive
 
-            if _binds_itself(operator):
-                return None
             return jax_primitive.apply(operator, x, adjoint)
         if arrays.is_torch(part):
             from linops.transforms import torch_function
 
             return torch_function.apply(operator, x, adjoint)
     return None
-
-
-def _binds_itself(operator: Any) -> bool:
-    found = operator.__dict__.get("_cache_binds")
-    if found is None:
-        from linops.algebra.structure import children
-
-        found = operator._binds_itself or any(map(_binds_itself, children(operator)))
-        operator.__dict__["_cache_binds"] = found
-    return bool(found)
 
 
 def admitted(operator: Operator, x: Any) -> Any:

@@ -123,9 +123,7 @@ def _dot2(jnp: Any, a: Array, b: Array) -> tuple[Array, Array]:
             pad = [(0, 0)] * (high.ndim - 1) + [(0, 1)]
             high, low = jnp.pad(high, pad), jnp.pad(low, pad)
         half = high.shape[-1] // 2
-        high, low = _added(
-            (high[..., :half], low[..., :half]), (high[..., half:], low[..., half:])
-        )
+        high, low = _added((high[..., :half], low[..., :half]), (high[..., half:], low[..., half:]))
     if high.shape[-1] == 0:
         nothing = jnp.zeros(high.shape[:-1], jnp.float32)
         return nothing, nothing

@@ -15,6 +15,7 @@ from linops import arrays
 from linops.functionals.functional import Functional
 from linops.operator import LinearOperator, Operator
 from linops.space import ProductSpace
+from sharding.devices import family
 from sharding.executors import Engine, engine_of
 from sharding.plans import Plan, states_of
 from sharding.program import Program, reverse
@@ -44,7 +45,6 @@ class Lowered(LinearOperator):
     plan: Plan
     batched = True
     _exact: ClassVar[bool] = True
-    _binds_itself: ClassVar[bool] = True
 
     def __init__(
         self, plan: Plan, engine: Engine | None = None, adjoint: Program | None = None
@@ -56,6 +56,10 @@ class Lowered(LinearOperator):
     @cached_property
     def _engine(self) -> Engine:
         return self._engine_given or engine_of(self.plan)
+
+    @property
+    def _binds_itself(self) -> bool:  # type: ignore[override]
+        return family(self.plan.devices[0]) == "jax"
 
     @property
     def local(self) -> Any:

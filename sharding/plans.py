@@ -149,6 +149,10 @@ class Plan:
     def __str__(self) -> str:
         return self.explain()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Engines are made again where the plan arrives.
+        return {key: value for key, value in self.__dict__.items() if key != "_engine"}
+
 
 def states_of(placement: Placement) -> States:
     """The states that a placement stands for."""

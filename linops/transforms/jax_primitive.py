@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from linops import arrays, calling
-from linops.algebra.structure import Skeleton, skeleton
+from linops.algebra.structure import Skeleton, children, skeleton
 from linops.arrays import Array
 from linops.space import AnySpace, ProductSpace
 
@@ -89,7 +89,12 @@ class _Whole(Program):
 
 
 def apply(operator: Any, x: Any, adjoint: bool) -> Any:
-    """`operator @ x`, or its adjoint, as one primitive; `x` is validated and cast."""
+    """`operator @ x`, or its adjoint, as one primitive; `x` is validated and cast.
+
+    None where a part of the operator binds a primitive for itself.
+    """
+    if _binds_itself(operator):
+        return None
     program, leaves = _program(operator)
     return bind(program, x, leaves, adjoint)
 
@@ -99,6 +104,14 @@ def bind(program: Program, x: Any, leaves: Sequence[Array], adjoint: bool) -> An
     parts = x if isinstance(x, tuple) else (x,)
     out = _bind([*parts, *leaves], program, adjoint)
     return tuple(out) if isinstance(program.spaces(adjoint)[1], ProductSpace) else out[0]
+
+
+def _binds_itself(operator: Any) -> bool:
+    found = operator.__dict__.get("_cache_binds")
+    if found is None:
+        found = operator._binds_itself or any(map(_binds_itself, children(operator)))
+        operator.__dict__["_cache_binds"] = found
+    return bool(found)
 
 
 def _program(operator: Any) -> tuple[Program, tuple[Array, ...]]:

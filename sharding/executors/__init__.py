@@ -42,7 +42,7 @@ def engine_of(plan: Plan) -> Engine:
     found = plan.__dict__.get("_engine")
     if found is None:
         found = plan.__dict__["_engine"] = _made(plan)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _made(plan: Plan) -> Engine:

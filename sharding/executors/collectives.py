@@ -120,9 +120,7 @@ class _Line:
 
         axis, n, share = self.axis(self.target)
         x = _widened(x, axis, 0, share * self.n - n)
-        return jax.lax.psum_scatter(
-            x, self.name, scatter_dimension=x.ndim + axis, tiled=True
-        )
+        return jax.lax.psum_scatter(x, self.name, scatter_dimension=x.ndim + axis, tiled=True)
 
     def all_reduce(self, x: Array) -> Array:
         import jax
@@ -149,9 +147,7 @@ class _Line:
         if isinstance(self.source, Sharded):
             shape[axis] = share * self.n
             whole = jnp.zeros(shape, x.dtype)
-            whole = jax.lax.dynamic_update_slice_in_dim(
-                whole, x, self.here * share, x.ndim + axis
-            )
+            whole = jax.lax.dynamic_update_slice_in_dim(whole, x, self.here * share, x.ndim + axis)
             return _narrowed(whole, axis, 0, n)
         assert isinstance(self.source, Windowed)
         shape[axis] = n
@@ -263,9 +259,7 @@ class _Line:
             total = _put_back(total, piece, axis, _constant(target)[self.here])
         return total
 
-    def _messages(
-        self, window: Windowed, n: int
-    ) -> list[tuple[int, list[list[tuple[int, int]]]]]:
+    def _messages(self, window: Windowed, n: int) -> list[tuple[int, list[list[tuple[int, int]]]]]:
         """For each distance to an owner, and each device, places and the owner's planes there."""
         found: dict[int, list[list[tuple[int, int]]]] = {}
         for i, own in enumerate(segments(window, n, self.n)):

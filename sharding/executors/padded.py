@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from linops.arrays import Array
 from linops.errors import DTypeError, PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.transforms.pytree import packed
+from sharding.banding import banded
 from sharding.homes.jax_devices import send, stacked
 from sharding.mesh import Mesh
-from sharding.program import Compute, Program, Step
+from sharding.program import Compute, Loop, Program, Step
 from sharding.states import Windowed, real_range, share_of
 
 __all__ = ["Blocks", "Segment", "Slot", "description", "segments", "window_cells"]
@@ -49,14 +49,14 @@ class Blocks:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._slots: dict[tuple[int, tuple[str | None, ...]], Slot] = {}
+        self._slots: dict[Hashable, Slot] = {}
         self._stacks: dict[int, tuple[Array, ...]] = {}
         self._kept: list[Operator] = []
         self._lock = threading.RLock()
 
     def of(self, step: Compute) -> Slot:
         """The blocks of a step's leaf."""
-        key = (id(step.operator), step.cuts)
+        key = (id(step.operator), step.cuts, step.bands if isinstance(step, Loop) else None)
         with self._lock:
             if key not in self._slots:
                 self._slots[key] = self._make(step)
@@ -108,15 +108,16 @@ def padded_block(step: Compute, mesh: tuple[int, ...], at: tuple[int, ...]) -> O
         if name is not None and mesh[m] > 1:
             share = share_of(extent(step.operator, name), mesh[m])
             block = block.block(name, at[m] * share, (at[m] + 1) * share, padded=True)
+    if isinstance(step, Loop):
+        assert isinstance(block, LinearOperator)
+        return banded(block, *step.bands)
     return block
 
 
 def description(program: Program, slots: Sequence[Slot | None]) -> Hashable:
     """What two programs share that one compiled program serves; leaves by their structure."""
     values = tuple((v.space.shape, v.space.dtype.str, v.states) for v in program.values)
-    steps = tuple(
-        _described(step, slot) for step, slot in zip(program.steps, slots, strict=True)
-    )
+    steps = tuple(_described(step, slot) for step, slot in zip(program.steps, slots, strict=True))
     return program.mesh, values, steps, program.inputs, program.outputs
 
 

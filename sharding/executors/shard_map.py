@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,7 @@ class _Body:
         self._hash = hash(self.key)
 
     @functools.cached_property
-    def compiled(self) -> Callable[..., Any]:
+    def compiled(self) -> Any:
         """The jitted program: inputs, then arrays of leaves."""
         import jax
 
@@ -260,7 +260,10 @@ class _Body:
         made = jax.shard_map(
             self._local,
             mesh=jax_mesh(self.mesh),
-            in_specs=(*(self.ends(k).spec(batch) for k in program.inputs), *[rows] * (len(operands) - n)),
+            in_specs=(
+                *(self.ends(k).spec(batch) for k in program.inputs),
+                *[rows] * (len(operands) - n),
+            ),
             out_specs=outs,
             check_vma=False,
         )(*operands)
@@ -370,5 +373,3 @@ def _shared(body: _Body) -> _Body:
 def _lock(devices: tuple[Any, ...]) -> Any:
     """Programs with collectives are enqueued one after the other on a set of devices."""
     return threading.Lock()
-
-

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from sharding.mesh import Mesh
     from sharding.placement import Placement
 
-__all__ = ["HOME", "JaxDevices", "constrained", "jax_mesh", "joined", "named_sharding", "pieces", "send", "spec", "stacked"]
+__all__ = [
+    "HOME",
+    "JaxDevices",
+    "constrained",
+    "jax_mesh",
+    "joined",
+    "named_sharding",
+    "pieces",
+    "send",
+    "spec",
+    "stacked",
+]
 
 
 class JaxDevices:
@@ -247,7 +258,6 @@ def _cut(
 
 
 def _in_shares(placement: Placement, x: Any) -> Any:
-    import jax
 
     if arrays.is_jax(x):
         if len(x.sharding.device_set) > 1 and not x.sharding.is_fully_replicated:
