@@ -1,7 +1,8 @@
 """What runs a projector: model, backend and kernel, chosen once, at construction.
 
 A configuration that the compiled code cannot serve is told here, with every reason: `"numba"`
-raises, `"auto"` warns and takes the portable code. What each of them does is in
+raises, `"auto"` warns and takes the portable code. Where a derivative in the geometry is followed,
+`"auto"` is the portable code, without a warning. What each of them does is in
 `geometries/kernels/`.
 """
 
@@ -59,8 +60,14 @@ def chosen(
     if not isinstance(backend, str) or backend not in _BACKENDS:
         raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
     shape = _profile_of(model, profile)
-    selected = _selected(backend, model, _hindrances(trajectory, grid, model, precision))
-    kernel = "oblique" if followed(trajectory) else _kernel_of(model, trajectory.host, grid)
+    derived = followed(trajectory)
+    reasons = _hindrances(grid, model, precision)
+    if derived and backend == "numba":
+        reasons.append("a derivative in the geometry is followed, which compiled code has not")
+    selected = _selected(backend, model, reasons)
+    if derived and model in _PORTABLE:
+        selected = "portable"
+    kernel = "oblique" if derived else _kernel_of(model, trajectory.host, grid)
     return Choice(model, shape, backend, selected, kernel)
 
 
@@ -81,7 +88,7 @@ def frames_of(trajectory: Trajectory) -> Array:
     return arrays.namespace(*parts).stack(parts, axis=1)
 
 
-def _hindrances(trajectory: Trajectory, grid: Grid, model: str, precision: Precision) -> list[str]:
+def _hindrances(grid: Grid, model: str, precision: Precision) -> list[str]:
     """Why the compiled code cannot serve a scan; nothing where it can."""
     reasons = []
     if model not in _COMPILED:
@@ -89,8 +96,6 @@ def _hindrances(trajectory: Trajectory, grid: Grid, model: str, precision: Preci
     limit = pitch_limit(grid, precision)
     if limit is not None:
         reasons.append(f"{limit} (precision='float64' has no such limit)")
-    if followed(trajectory):
-        reasons.append("a derivative in the geometry is followed, which compiled code has not")
     return reasons
 
 
