@@ -21,6 +21,8 @@ __all__ = [
     "BIG",
     "columns_of_box",
     "crossing_range",
+    "first_cell",
+    "inverse",
     "plane_ray",
     "plane_walk",
     "ray",
@@ -139,9 +141,9 @@ def walk(line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, pieces):
     last = min(min(stop, bx), min(by, bz))
     if not here < last:
         return 0
-    x = _first(ox, dx, ix, x0, x1, here)
-    y = _first(oy, dy, iy, y0, y1, here)
-    z = _first(oz, dz, iz, z0, z1, here)
+    x = first_cell(ox, dx, ix, x0, x1, here)
+    y = first_cell(oy, dy, iy, y0, y1, here)
+    z = first_cell(oz, dz, iz, z0, z1, here)
     ex = (x + nx - ox) * ix if sx != 0 else BIG
     ey = (y + ny - oy) * iy if sy != 0 else BIG
     ez = (z + nz - oz) * iz if sz != 0 else BIG
@@ -187,8 +189,8 @@ def plane_walk(line, x0, x1, y0, y1, fx, fy, lx, cells, starts, stops):
     last = min(stop, min(bx, by))
     if not here < last:
         return 0
-    x = _first(ox, dx, ix, x0, x1, here)
-    y = _first(oy, dy, iy, y0, y1, here)
+    x = first_cell(ox, dx, ix, x0, x1, here)
+    y = first_cell(oy, dy, iy, y0, y1, here)
     ex = (x + nx - ox) * ix if sx != 0 else BIG
     ey = (y + ny - oy) * iy if sy != 0 else BIG
     cell = (y - fy) * lx + (x - fx)
@@ -340,7 +342,7 @@ def inverse(direction):
 
 
 @_compiled
-def _first(origin, direction, inverse_direction, first, stop, here):
+def first_cell(origin, direction, inverse_direction, first, stop, here):
     """The cell of [first, stop) in which a ray is just after parameter `here`."""
     if direction == 0.0:
         return int(math.floor(origin))
