@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from linops.space import AnySpace
 
@@ -23,6 +24,28 @@ class Cost:
         """The cost of reading the input once and writing the output once."""
         read, written = bytes_of(domain), bytes_of(codomain)
         return cls(float(codomain.size) if flops is None else flops, read, written, 0.0)
+
+    @classmethod
+    def chained(cls, costs: Sequence[Cost]) -> Cost:
+        """Of operators one after the other, the outermost first: what one hands to the next is
+        workspace."""
+        total = sum(costs[1:], costs[0])
+        workspace = 0.0
+        for number, cost in enumerate(costs):
+            between = cost.written if number else 0.0
+            before = costs[number + 1].written if number + 1 < len(costs) else 0.0
+            workspace = max(workspace, cost.workspace + between + before)
+        return replace(total, workspace=workspace)
+
+    @classmethod
+    def added(cls, costs: Sequence[Cost], result: float) -> Cost:
+        """Of operators whose results, of `result` bytes, are added up one by one."""
+        total = sum(costs[1:], costs[0])
+        if len(costs) < 2:
+            return total
+        first, *others = (cost.workspace for cost in costs)
+        workspace = max(first, result + max(others), 2 * result)
+        return replace(total, workspace=workspace)
 
     def __add__(self, other: Cost) -> Cost:
         """Both, one after the other: work adds, workspace is re-used."""

@@ -83,7 +83,8 @@ def draft(
     forward = _written(graph, mesh.shape, assignments)
     domain, codomain = (
         tuple(
-            placement_of(mesh, forward.values[k].space.shape, forward.values[k].states) for k in ends
+            placement_of(mesh, forward.values[k].space.shape, forward.values[k].states)
+            for k in ends
         )
         for ends in (forward.inputs, forward.outputs)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from sharding.memory import peaks
@@ -27,24 +28,27 @@ def explain(plan: Plan) -> str:
     ):
         lines.append(f"  {side}: " + "; ".join(map(str, placements)))
     held = plan.footprint
+    where = "of the process" if plan.machine.shared else "a device"
     lines.append(
-        f"  memory a device: {held.resident:,} bytes resident, {held.peak:,} at the peak "
+        f"  memory {where}: {held.resident:,} bytes resident, {held.peak:,} at the peak "
         f"({held.step})"
     )
     if plan.machine.shared:
         lines.append("  shared memory: shares and halos are views, only sums of parts are copied")
-    lines += ["", "forward", *_table(plan.forward)]
+    shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
+    batch = math.prod(plan.batch)
+    lines += ["", "forward", *_table(plan.forward, peaks(plan.forward, batch, shared))]
     if plan.adjoint is not None:
-        lines += ["", "adjoint", *_table(plan.adjoint)]
+        lines += ["", "adjoint", *_table(plan.adjoint, peaks(plan.adjoint, batch, shared))]
     return "\n".join(lines)
 
 
-def _table(program: Program) -> list[str]:
+def _table(program: Program, held: list[int]) -> list[str]:
     rows: list[tuple[str, ...]] = [_HEAD]
     total = 0
-    for step, held in zip(program.steps, peaks(program), strict=True):
+    for step, bytes_held in zip(program.steps, held, strict=True):
         total += program.volume(step)
-        rows.append(_row(program, step, held))
+        rows.append(_row(program, step, bytes_held))
     rows.append(("total", "", "", "", "", "", f"{total:,}", "", ""))
     widths = [max(len(row[c]) for row in rows) for c in range(len(_HEAD))]
     return [

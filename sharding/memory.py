@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
 from linops.operator import Operator
-from sharding.program import Compute, Loop, Program, Step
+from sharding.program import (
+    AllGather,
+    AllToAll,
+    Compute,
+    Extend,
+    Halo,
+    Loop,
+    Program,
+    Slice,
+    Step,
+)
+from sharding.states import Partial, Replicated, Sharded, Windowed
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -19,7 +30,7 @@ __all__ = ["Footprint", "footprint", "peaks"]
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one device.
+    """Bytes on one device; where all devices see one memory, bytes of the process.
 
     Attributes
     ----------
@@ -46,23 +57,30 @@ class Footprint:
 def footprint(plan: Plan) -> Footprint:
     """The footprint of a plan, of the larger of its two programs."""
     batch = math.prod(plan.batch)
+    shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     operators = sum(_operator_bytes(leaf) for leaf in plan.graph.leaves)
     programs = [plan.forward] + ([] if plan.adjoint is None else [plan.adjoint])
     ends = plan.forward
     elements = batch * sum(
-        ends.values[k].local_bytes(ends.mesh) for k in (*ends.inputs, *ends.outputs)
+        ends.values[k].local_bytes(ends.mesh) if shared is None else _whole_bytes(ends, k)
+        for k in (*ends.inputs, *ends.outputs)
     )
     worst, where = 0, "none"
     for program in programs:
-        for step, held in zip(program.steps, peaks(program, batch), strict=True):
+        for step, held in zip(program.steps, peaks(program, batch, shared), strict=True):
             if held > worst:
                 worst, where = held, step.kind
     return Footprint(elements + operators, max(worst, elements), where, operators)
 
 
-def peaks(program: Program, batch: int = 1) -> list[int]:
-    """For each step the bytes that a device holds while it runs: what is read or will be read
-    again, what is made, and the leaf's workspace."""
+def peaks(program: Program, batch: int = 1, shared: int | None = None) -> list[int]:
+    """For each step the bytes that are held while it runs.
+
+    What is read or will be read again, what is made, and the leaf's workspace: on one device, or,
+    where `shared` devices work at a time in one memory, in all of it.
+    """
+    if shared is not None:
+        return _peaks_of_process(program, batch, shared)
     last: dict[int, int] = {}
     for position, step in enumerate(program.steps):
         for k in step.inputs:
@@ -96,3 +114,61 @@ def _workspace(program: Program, step: Step) -> int:
 
 def _operator_bytes(leaf: Operator) -> int:
     return sum(int(a.size) * a.dtype.itemsize for a in leaves(leaf) if hasattr(a.dtype, "itemsize"))
+
+
+def _peaks_of_process(program: Program, batch: int, workers: int) -> list[int]:
+    # Shares and halos are views: a value has the array that it looks into.
+    root = list(range(len(program.values)))
+    for step in program.steps:
+        if isinstance(step, (Slice, AllGather, AllToAll, Halo)) or (
+            isinstance(step, Extend) and _kept(program, step)
+        ):
+            root[step.outputs[0]] = root[step.inputs[0]]
+    last: dict[int, int] = {}
+    for position, step in enumerate(program.steps):
+        for k in step.inputs:
+            last[root[k]] = position
+    for k in (*program.inputs, *program.outputs):
+        last[root[k]] = len(program.steps)
+    alive = {root[k] for k in program.inputs}
+    found = []
+    for position, step in enumerate(program.steps):
+        alive |= {root[k] for k in step.outputs}
+        held = sum(_whole_bytes(program, k) for k in alive)
+        found.append(batch * (held + workers * _block_bytes(program, step)))
+        alive = {k for k in alive if last.get(k, -1) > position}
+    return found
+
+
+def _kept(program: Program, step: Extend) -> bool:
+    """Whether it keeps a copy as it is, without zeros around it."""
+    return isinstance(program.values[step.inputs[0]].states[step.mesh_axis], Replicated)
+
+
+def _whole_bytes(program: Program, k: int) -> int:
+    """Bytes of a value in one memory: once where it is whole, for each device where it is not."""
+    value = program.values[k]
+    if any(isinstance(state, (Partial, Windowed)) for state in value.states):
+        pieces = math.prod(
+            n
+            for n, state in zip(program.mesh, value.states, strict=True)
+            if not isinstance(state, Replicated)
+        )
+        return pieces * value.local_bytes(program.mesh)
+    return math.prod(value.space.shape) * value.space.dtype.itemsize
+
+
+def _block_bytes(program: Program, step: Step) -> int:
+    """What a worker holds beside the arrays: its block's result before it is written in place."""
+    if not isinstance(step, Compute):
+        return 0
+    if math.prod(program.mesh) == 1:
+        return _workspace(program, step)
+    cut = [
+        k
+        for k in step.outputs
+        if any(isinstance(state, Sharded) for state in program.values[k].states)
+        and not any(isinstance(s, (Partial, Windowed)) for s in program.values[k].states)
+    ]
+    made = sum(program.values[k].local_bytes(program.mesh) for k in cut)
+    return made + _workspace(program, step)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from linops.algebra.relations import product_links, product_rule, sum_rule
 from linops.algebra.scaled import _times
 from linops.algebra.sums import _name_in, added
-from linops.cost import Cost
+from linops.cost import Cost, bytes_of
 from linops.errors import DTypeError, ShapeError
 from linops.maps import Operator
 from linops.operator import LinearOperator
@@ -81,7 +81,7 @@ class Composition(Operator):
         return composed(*blocks)
 
     def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+        return Cost.chained([term.cost() for term in self.terms])
 
 
 class NonlinearSum(Operator):
@@ -137,7 +137,7 @@ class NonlinearSum(Operator):
         return Precision.coarsest(term.precision for term in self.terms)
 
     def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+        return Cost.added([term.cost() for term in self.terms], bytes_of(self.codomain))
 
 
 class Multiple(Operator):

@@ -185,7 +185,7 @@ class Product(LinearOperator):
         return [Crop.along(small, cuts, first, first + stop - start, rule.domain)]
 
     def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+        return Cost.chained([term.cost() for term in self.terms])
 
 
 def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
-from linops.cost import Cost
+from linops.cost import Cost, bytes_of
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation, Rule
@@ -114,7 +114,7 @@ class Sum(LinearOperator):
         return Sum(blocks)
 
     def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+        return Cost.added([term.cost() for term in self.terms], bytes_of(self.codomain))
 
 
 def added(a: Any, b: Any) -> Any:

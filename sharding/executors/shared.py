@@ -468,14 +468,24 @@ class _Machine:
         n = after.space.shape[window.axis]
         axis = window.axis - after.space.ndim
         pieces: list[Array | None] = [None] * self.n
-        lines = list(groups(self.mesh, m))
+        places = self.program.places[out]
+        whole = self._empty(after) if _is_cut(after.states) else None
+        in_place = whole is not None and _writable(whole)
+        jobs: dict[Any, tuple[int, tuple[int, ...]]] = {}
+        for line in groups(self.mesh, m):
+            for d in line:
+                # What lies in one array is added once, however many devices have a copy.
+                jobs.setdefault(places[d] if in_place else d, (d, line))
+        owners = list(jobs.values())
 
         def task(number: int) -> None:
-            d = number
-            line = next(line for line in lines if d in line)
-            shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
+            d, line = owners[number]
             first, last = real_range(n, self.mesh[m], line.index(d))
-            total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+            if whole is not None and in_place:
+                total = _view(whole, after, places[d])
+            else:
+                shape = [hi - lo for lo, hi in places[d]]
+                total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
             for i, other in enumerate(line):
                 piece = source.pieces[other]
                 if piece is None:
@@ -486,10 +496,10 @@ class _Machine:
                     total = _added(total, part, axis, begin + shift - first)
             pieces[d] = total
 
-        self.spread(task, self.n)
-        if any(isinstance(s, (Partial, Windowed)) for s in after.states):
+        self.spread(task, len(owners))
+        if whole is None:
             return _Held(pieces)
-        return self._cut(out, self._assembled(pieces, after))
+        return self._cut(out, whole if in_place else self._assembled(pieces, after))
 
     def _halo(self, step: Movement) -> _Held:
         return self._recut(step)

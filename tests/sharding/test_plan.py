@@ -15,6 +15,7 @@ import linops as lo
 from linops.compiled import pool
 from linops.errors import PlacementError
 from sharding import Described, Worker, plan
+from sharding.memory import peaks
 
 
 @pytest.mark.parametrize(
@@ -205,3 +206,34 @@ def test_fused_or_not_the_numbers_are_the_same(n: int) -> None:
     A = compositions.diffusion(space, 3)
     x = space.random(1)
     np.testing.assert_allclose(plan(A, devices=n, partition="z").lower() @ x, A @ x, atol=1e-13)
+
+
+def _smoothing(space: lo.Space) -> lo.LinearOperator:
+    """Means with the next plane: a leaf that allocates its result alone."""
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        return np.multiply(x, np.float32(0.5))
+
+    return lo.from_functions(
+        forward, forward, domain=space, codomain=space, rule="z y x -> z y x", blockwise=True
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 7])
+@pytest.mark.parametrize("partition", ["z", "y"])
+def test_predicted_memory_holds(n: int, partition: str) -> None:
+    """What a plan says of its own arrays; leaves that estimate their workspace are as good as
+    their estimates."""
+    space = lo.Space((64, 64, 64), "float32", ("z", "y", "x"))
+    A = lo.Gradient(space).H @ (lo.Gradient(space) @ _smoothing(space)) + _smoothing(space)
+    p = plan(A, devices=n, executor="serial", partition=partition)
+    B = p.lower()
+    for operator, program in ((B, p.forward), (B.H, p.adjoint)):
+        x = operator.domain.ones()
+        operator @ x  # blocks are made
+        tracemalloc.start()
+        operator @ x
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        predicted = max(peaks(program, 1, p.machine.at_once(n))) - x.nbytes
+        assert 0.8 * predicted <= peak <= 1.05 * predicted, (peak / predicted, program.steps)
