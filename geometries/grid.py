@@ -72,6 +72,56 @@ class Grid:
         )
         object.__setattr__(self, "center", lengths(center, len(cells), "Grid center"))
 
+    @classmethod
+    def for_geometry(
+        cls,
+        geometry: Any,
+        spacing: float | Sequence[float] | None = None,
+        axial_padding: float | Sequence[float] = 1.0,
+        support: str = "ellipse",
+    ) -> Grid:
+        """A grid about the z axis that covers what a scan sees.
+
+        With M the magnification at the axis (1 for parallel beams), D the distance from source to
+        detector and pitches (dv, du): `nx` and `ny` are the field of view at the axis over the
+        spacing, rounded; `nz` is `H = rows dv / M` plus the travel of the scan along z, over the
+        spacing, rounded up, and centred on the middle of the travel. Oblique rays see further
+        slices: each end gets `ceil(f e / dz)` of them, `e = max(0, v (1/M + R/D) - H/2)`, with v
+        the distance of the detector's edge from its middle, offset included, and R the radius
+        of the support.
+
+        Parameters
+        ----------
+        geometry
+            A beam, or a `Trajectory` that turns about z.
+        spacing
+            A number or one for each axis, in array order; `du / M` by default.
+        axial_padding
+            f: 1 for every voxel that a ray can reach, 0 for none; or two numbers, for the low and
+            the high end.
+        support
+            `"ellipse"`, R is half the larger width, or `"box"`, half the diagonal.
+
+        Raises
+        ------
+        GeometryError
+            For negative paddings or three of them, another support, a source beyond the axis.
+
+        Warns
+        -----
+        UserWarning
+            Where an array on the grid would not fit into the memory of the machine.
+
+        Examples
+        --------
+        >>> from geometries import ConeBeam, Detector
+        >>> Grid.for_geometry(ConeBeam([0.0, 1.0], Detector((7, 32)), 64, 128))
+        Grid((9, 32, 32), spacing=0.5)
+        """
+        from geometries.field import covering_grid
+
+        return covering_grid(geometry, spacing, axial_padding, support)
+
     @property
     def dims(self) -> int:
         """2 for images, 3 for volumes."""
