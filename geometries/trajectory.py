@@ -121,7 +121,7 @@ class Trajectory:
         joined = arrays.unify(*vectors, *detector.parameters)
         frames = dict(zip(given, joined, strict=False))
         _same_count(frames)
-        self._fill(kind, _checked(frames, detector), detector)
+        self._fill(kind, *_checked(frames, detector), detector)
 
     @property
     def views(self) -> int:
@@ -158,12 +158,8 @@ class Trajectory:
             frames = self._frames()
             if detector is self.detector and all(map(arrays.is_numpy, frames.values())):
                 return self
-            made = object.__new__(Trajectory)
-            values = {
-                name: np.array(arrays.to_numpy(part), np.float64) for name, part in frames.items()
-            }
-            made._fill(self.kind, values, detector)
-            object.__setattr__(self, "_host", made)
+            values = {name: arrays.to_numpy(part) for name, part in frames.items()}
+            object.__setattr__(self, "_host", _restore(self.kind, values, detector))
         assert self._host is not None
         return self._host
 
@@ -244,8 +240,10 @@ class Trajectory:
         """The views of a slice, a list of numbers or a mask, each with its own frame."""
         chosen = view_index(index, self.views)
         frames = {name: chosen_views(values, chosen) for name, values in self._frames().items()}
+        known = None if self._host is None else self._host._frames()
+        host = None if known is None else {name: known[name][chosen] for name in known}
         part = object.__new__(Trajectory)
-        part._fill(self.kind, frames, self.detector.of_views(chosen))
+        part._fill(self.kind, frames, host, self.detector.of_views(chosen))
         return part
 
     def __len__(self) -> int:
@@ -267,14 +265,24 @@ class Trajectory:
         found = {name: getattr(self, name) for name in _NAMES}
         return {name: values for name, values in found.items() if values is not None}
 
-    def _fill(self, kind: str, frames: Mapping[str, Array], detector: Detector) -> Self:
+    def _fill(
+        self,
+        kind: str,
+        frames: Mapping[str, Array],
+        host: Mapping[str, np.ndarray] | None,
+        detector: Detector,
+    ) -> Self:
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "detector", detector)
-        object.__setattr__(self, "_host", None)
+        kept = None if host is None else _restore(kind, host, detector.host)
+        object.__setattr__(self, "_host", kept)
         for name in _NAMES:
             values = frames.get(name)
             if values is not None:
-                values = arrays.snapshot(values) if arrays.is_numpy(values) else arrays.copy(values)
+                if arrays.is_numpy(values):
+                    values = arrays.snapshot(np.asarray(values, np.float64))
+                else:
+                    values = arrays.copy(values)
             object.__setattr__(self, name, values)
         return self
 
@@ -311,8 +319,8 @@ def chosen_views(values: Array, chosen: np.ndarray) -> Array:
     return arrays.namespace(values).take(values, arrays.convert(chosen, values), axis=0)
 
 
-def _restore(kind: str, frames: dict[str, Array], detector: Detector) -> Trajectory:
-    return object.__new__(Trajectory)._fill(kind, frames, detector)
+def _restore(kind: str, frames: Mapping[str, Array], detector: Detector) -> Trajectory:
+    return object.__new__(Trajectory)._fill(kind, frames, None, detector)
 
 
 def _surface_points(frames: Trajectory) -> Array:
@@ -352,21 +360,27 @@ def _same_count(frames: Mapping[str, Array]) -> None:
         raise GeometryError(f"arrays of different numbers of views: {counts}; all have one a view")
 
 
-def _checked(frames: dict[str, Array], detector: Detector) -> dict[str, Array]:
-    """Frames with unit axes, after all checks; views with a fault are NaN under a trace."""
+def _checked(
+    frames: dict[str, Array], detector: Detector
+) -> tuple[dict[str, Array], dict[str, np.ndarray] | None]:
+    """Frames with unit axes, and the same on the host where they are of another library.
+
+    Values are read once. Under a trace views with a fault are NaN, and there is nothing to read.
+    """
     known = (*frames.values(), *detector.parameters)
-    if all(map(arrays.is_concrete, known)):
-        host = {name: arrays.to_numpy(arrays_of) for name, arrays_of in frames.items()}
-        host = {name: np.asarray(values, np.float64) for name, values in host.items()}
-        for fault in frame_faults(host, detector.host):
-            fault.reject()
-        masks = []
-    else:
+    if not all(map(arrays.is_concrete, known)):
         masks = [fault.bad for fault in frame_faults(frames, detector)]
-    return {
-        name: _poisoned(_unit(values) if name in ("u", "v", "directions") else values, masks)
-        for name, values in frames.items()
+        units = {name: _unit(name, values) for name, values in frames.items()}
+        return {name: _poisoned(values, masks) for name, values in units.items()}, None
+    host = {
+        name: np.asarray(arrays.to_numpy(values), np.float64) for name, values in frames.items()
     }
+    for fault in frame_faults(host, detector.host):
+        fault.reject()
+    units = {name: _unit(name, values) for name, values in frames.items()}
+    if all(map(arrays.is_numpy, frames.values())):
+        return units, None
+    return units, {name: _unit(name, values) for name, values in host.items()}
 
 
 def _poisoned(values: Array, masks: list[Array]) -> Array:
@@ -398,7 +412,10 @@ def _motion(value: Any, name: str, shape: tuple[int, ...], views: int) -> Array 
     return _poisoned(motion, [fault.bad for fault in faults])
 
 
-def _unit(vectors: Array) -> Array:
+def _unit(name: str, vectors: Array) -> Array:
+    """Frames as they are, axes and directions of unit length."""
+    if name not in ("u", "v", "directions"):
+        return vectors
     size = lengths_of(vectors)[:, None]
     if not arrays.is_numpy(vectors):
         return vectors / size

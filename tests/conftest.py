@@ -20,9 +20,7 @@ settings.register_profile(
     "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_SLOW
 )
 settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
-)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 _MARK = "parallel_tooth_aps.npz"
 

@@ -242,7 +242,11 @@ def columns_of_box(cone, frames, view, sampling, curved, keys, cols, spacing, co
         elif curved:
             key = p1 * s2 - p2 * s1
         elif cone:
-            if (s2 - p2) / s2 <= 1e-9:
+            before = (s2 - p2) / s2
+            if abs(before) <= 1e-8:
+                # At the source, or as near to it as a far detector: no digits are left to tell.
+                return 0, cols
+            if before < 0.0:
                 behind += 1
                 continue
             ahead += 1

@@ -239,3 +239,22 @@ def test_compiled_kernels_and_analytic_steps_take_the_values() -> None:
     learned = Projector(ParallelBeam(tensor(T, True), Detector(9)), Grid((6, 6)))
     with pytest.raises(GeometryError, match="geometry_operator"):
         fbp(learned, plain @ image)
+
+
+def test_values_are_read_once_and_each_frame_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    from linops import arrays
+
+    reads = []
+    whole = arrays.to_numpy
+
+    def counting(x: Any) -> np.ndarray:
+        if not isinstance(x, np.ndarray):
+            reads.append(tuple(x.shape))
+        return whole(x)
+
+    beam = ConeBeam(T, Detector((2, 3)), 7.1, 12.4)
+    assert beam.sources is not None and beam.v is not None
+    frames = [tensor(np.array(x)) for x in (beam.sources, beam.centers, beam.u, beam.v)]
+    monkeypatch.setattr(arrays, "to_numpy", counting)
+    Projector(Trajectory("cone", *frames, Detector((2, 3))), Grid((4, 4, 4)))
+    assert reads == [(3, 3)] * 4

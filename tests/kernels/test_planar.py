@@ -22,9 +22,16 @@ def dtype_of(precision: str) -> np.dtype[Any]:
 
 
 def make(
-    kind: str, angles: Any, columns: int, pitch: float = 1.0, offset: float = 0.0,
-    shape: tuple[int, int] = (8, 8), spacing: tuple[float, float] = (1.0, 1.0),
-    center: tuple[float, float] = (0.0, 0.0), a: float = 7.1, d: float = 12.4,
+    kind: str,
+    angles: Any,
+    columns: int,
+    pitch: float = 1.0,
+    offset: float = 0.0,
+    shape: tuple[int, int] = (8, 8),
+    spacing: tuple[float, float] = (1.0, 1.0),
+    center: tuple[float, float] = (0.0, 0.0),
+    a: float = 7.1,
+    d: float = 12.4,
     radius: float | None = None,
 ) -> PlanarScan:
     """A circular scan by the formulas of P4, curved by those of P10."""
@@ -40,8 +47,7 @@ def make(
     if radius is not None:
         s = (np.arange(columns) - (columns - 1) / 2) * pitch + offset
         along, depth = radius * np.sin(s / radius), radius * (np.cos(s / radius) - 1)
-        points = (frames[2][:, None] + along[:, None] * e_u[:, None]
-                  + depth[:, None] * e_r[:, None])
+        points = frames[2][:, None] + along[:, None] * e_u[:, None] + depth[:, None] * e_r[:, None]
     return PlanarScan(kind, *frames, columns, pitch, offset, points, shape, spacing, center)
 
 
@@ -81,8 +87,10 @@ def clipped(scan: PlanarScan) -> np.ndarray:
             for j in range(ny):
                 for i in range(nx):
                     t0, t1 = low, high
-                    for s, e, f0, f1 in ((start[0], step[0], xs[i], xs[i + 1]),
-                                         (start[1], step[1], ys[j], ys[j + 1])):
+                    for s, e, f0, f1 in (
+                        (start[0], step[0], xs[i], xs[i + 1]),
+                        (start[1], step[1], ys[j], ys[j + 1]),
+                    ):
                         if abs(e) <= 1e-20:
                             if not f0 <= s < f1:
                                 t0, t1 = 1.0, 0.0
@@ -150,16 +158,25 @@ def test_every_entry_equals_the_clipped_chord(name: str, precision: str) -> None
 
 
 WORKED = {  # P69 to P73
-    "parallel F": (43, 30.063940854091, 5.035492824521,
-                   3.625747368885, 1.638342768706, 2.222572134516),
-    "fan F": (66, 45.704517558126, 6.171736146705,
-              4.652282136826, -0.672804398553, 2.465715504784),
-    "parallel": (43, 29.875011594915, 5.013900831281,
-                 3.596222143639, 1.421818104152, 2.162270891914),
-    "fan": (66, 45.656238929117, 6.171508071721,
-            4.732239404035, -0.542096052861, 2.430448243192),
-    "curved": (65, 45.341300112838, 6.114900962521,
-               4.729814720800, 0.956789405965, 2.238705745590),
+    "parallel F": (
+        43,
+        30.063940854091,
+        5.035492824521,
+        3.625747368885,
+        1.638342768706,
+        2.222572134516,
+    ),
+    "fan F": (66, 45.704517558126, 6.171736146705, 4.652282136826, -0.672804398553, 2.465715504784),
+    "parallel": (
+        43,
+        29.875011594915,
+        5.013900831281,
+        3.596222143639,
+        1.421818104152,
+        2.162270891914,
+    ),
+    "fan": (66, 45.656238929117, 6.171508071721, 4.732239404035, -0.542096052861, 2.430448243192),
+    "curved": (65, 45.341300112838, 6.114900962521, 4.729814720800, 0.956789405965, 2.238705745590),
 }
 
 
@@ -208,8 +225,20 @@ def test_rays_beside_the_grid_are_exactly_zero(precision: str) -> None:
     scan = make("parallel", (0.0, np.pi / 2, np.pi), 5, 1.0, 280.0, (64, 64))
     assert np.array_equal(project(scan, np.ones((64, 64)), precision), np.zeros((3, 5)))
     one = np.array([[280.0, 100.0]])
-    scan = PlanarScan("fan", one, 0 * one, one * (1, -1), np.array([[1.0, 0.0]]), 5, 1.0, 0.0,
-                      None, (64, 64), (1.0, 1.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "fan",
+        one,
+        0 * one,
+        one * (1, -1),
+        np.array([[1.0, 0.0]]),
+        5,
+        1.0,
+        0.0,
+        None,
+        (64, 64),
+        (1.0, 1.0),
+        (0.0, 0.0),
+    )
     assert np.array_equal(project(scan, np.ones((64, 64)), precision), np.zeros((1, 5)))
 
 
@@ -218,8 +247,9 @@ def test_a_ray_in_a_face_belongs_to_the_higher_cell(precision: str) -> None:
     # Directions with exact components: faces along y at -2 .. 2, rays in each of them.
     one = np.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0]])
     u = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    scan = PlanarScan("parallel", 0 * one, one, 0 * one, u, 5, 1.0, 0.0, None, (4, 4),
-                      (1.0, 1.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "parallel", 0 * one, one, 0 * one, u, 5, 1.0, 0.0, None, (4, 4), (1.0, 1.0), (0.0, 0.0)
+    )
     x = np.random.default_rng(2).random((4, 4)).astype(np.float32)
     down, across = np.append(x.sum(0), 0), np.append(x.sum(1), 0)
     views = project(scan, x, precision)
@@ -234,8 +264,20 @@ def test_a_ray_in_a_face_belongs_to_the_higher_cell(precision: str) -> None:
 )
 def test_only_the_segment_counts(start: float, chord: float, precision: str) -> None:
     one = np.array([[20.0, 0.0]])
-    scan = PlanarScan("fan", np.array([[start, 0.0]]), 0 * one, one, np.array([[0.0, 1.0]]), 1,
-                      1.0, 0.0, None, (1, 8), (1.0, 1.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "fan",
+        np.array([[start, 0.0]]),
+        0 * one,
+        one,
+        np.array([[0.0, 1.0]]),
+        1,
+        1.0,
+        0.0,
+        None,
+        (1, 8),
+        (1.0, 1.0),
+        (0.0, 0.0),
+    )
     value = project(scan, np.ones((1, 8)), precision)
     assert value[0, 0] == pytest.approx(chord, rel=1e-6)
 
@@ -243,8 +285,20 @@ def test_only_the_segment_counts(start: float, chord: float, precision: str) -> 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_source_and_detector_inside(precision: str) -> None:
     source, center = np.array([[-0.5, 0.0]]), np.array([[0.75, 0.0]])
-    scan = PlanarScan("fan", source, 0 * source, center, np.array([[0.0, 1.0]]), 1, 1.0, 0.0,
-                      None, (3, 5), (1.0, 1.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "fan",
+        source,
+        0 * source,
+        center,
+        np.array([[0.0, 1.0]]),
+        1,
+        1.0,
+        0.0,
+        None,
+        (3, 5),
+        (1.0, 1.0),
+        (0.0, 0.0),
+    )
     assert project(scan, np.ones((3, 5)), precision)[0, 0] == pytest.approx(1.25, rel=1e-6)
 
 
@@ -252,9 +306,20 @@ def test_source_and_detector_inside(precision: str) -> None:
 def test_oblique_exit(precision: str) -> None:
     t = 0.37123456789123  # P79 gives more digits than stand here; the chord is 5 x .61 / cos
     one = np.array([[math.cos(t), math.sin(t)]])
-    scan = PlanarScan("parallel", 0 * one, one, np.array([[0.137123456789, -0.239234567891]]),
-                      np.array([[-math.sin(t), math.cos(t)]]), 1, 1.0, 0.0, None, (3, 5),
-                      (0.73, 0.61), (0.0, 0.0))
+    scan = PlanarScan(
+        "parallel",
+        0 * one,
+        one,
+        np.array([[0.137123456789, -0.239234567891]]),
+        np.array([[-math.sin(t), math.cos(t)]]),
+        1,
+        1.0,
+        0.0,
+        None,
+        (3, 5),
+        (0.73, 0.61),
+        (0.0, 0.0),
+    )
     value = project(scan, np.ones((3, 5)), precision)[0, 0]
     assert value == pytest.approx(clipped(scan).sum(), rel=TOLERANCE[precision])
 
@@ -262,8 +327,20 @@ def test_oblique_exit(precision: str) -> None:
 @pytest.mark.parametrize("ends", [(-100, 100), (-1e6, 1e6), (-1e7, 100), (100, -1e15)])
 def test_distant_ends(ends: tuple[float, float]) -> None:
     one = np.array([[1.0, 0.0]])
-    scan = PlanarScan("fan", ends[0] * one, 0 * one, ends[1] * one, np.array([[0.0, 1.0]]), 1,
-                      1.0, 0.0, None, (5, 7), (1.5, 2.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "fan",
+        ends[0] * one,
+        0 * one,
+        ends[1] * one,
+        np.array([[0.0, 1.0]]),
+        1,
+        1.0,
+        0.0,
+        None,
+        (5, 7),
+        (1.5, 2.0),
+        (0.0, 0.0),
+    )
     for precision in PRECISIONS:
         value = project(scan, np.full((5, 7), 1.25), precision)[0, 0]
         assert value == pytest.approx(1.25 * 14, rel=TOLERANCE[precision])
@@ -276,17 +353,29 @@ def test_distant_ends(ends: tuple[float, float]) -> None:
 def test_sums_keep_small_terms() -> None:
     one = np.array([[1.0, 0.0]] * 2)
     u = np.array([[0.0, 1.0]] * 2)
-    scan = PlanarScan("parallel", 0 * one, one, 0 * one, u, 1, 1.0, 0.0, None, (1, 3),
-                      (1.0, 1.0), (0.0, 0.0))
+    scan = PlanarScan(
+        "parallel", 0 * one, one, 0 * one, u, 1, 1.0, 0.0, None, (1, 3), (1.0, 1.0), (0.0, 0.0)
+    )
     row = np.array([[2.0**30, 1.0, -(2.0**30)]])
     assert np.array_equal(project(scan, row, "float64"), [[1.0], [1.0]])
 
 
 BLOCKS = {
-    "parallel": lambda: make("parallel", np.linspace(0.05, 3.0, 6), 21, 0.9, 0.2, (14, 13),
-                             (1.0, 0.8), (0.3, -0.2)),
-    "fan": lambda: make("fan", np.linspace(0.05, 6.0, 6), 21, 1.4, 0.2, (14, 13), (1.0, 0.8),
-                        (0.3, -0.2), a=15.0, d=24.0),
+    "parallel": lambda: make(
+        "parallel", np.linspace(0.05, 3.0, 6), 21, 0.9, 0.2, (14, 13), (1.0, 0.8), (0.3, -0.2)
+    ),
+    "fan": lambda: make(
+        "fan",
+        np.linspace(0.05, 6.0, 6),
+        21,
+        1.4,
+        0.2,
+        (14, 13),
+        (1.0, 0.8),
+        (0.3, -0.2),
+        a=15.0,
+        d=24.0,
+    ),
 }
 
 
@@ -307,8 +396,9 @@ def test_blocks_change_no_bit(kind: str, precision: str) -> None:
     for first, shape in (((-2, 3), (9, 6)), ((7, -1), (10, 20)), ((0, 0), (14, 1))):
         block = back(scan, y, precision, first_cell=first, shape=shape)
         expected = np.zeros(shape)
-        j, i = np.meshgrid(*(np.arange(n) + f for n, f in zip(shape, first, strict=True)),
-                           indexing="ij")
+        j, i = np.meshgrid(
+            *(np.arange(n) + f for n, f in zip(shape, first, strict=True)), indexing="ij"
+        )
         real = (j >= 0) & (j < 14) & (i >= 0) & (i < 13)
         expected[real] = whole_back[j[real], i[real]]
         assert np.array_equal(block, expected)
@@ -331,16 +421,18 @@ def test_inert_planes_are_never_read(kind: str, precision: str) -> None:
     got = project(scan, padded, precision, first_cell=(-2, -1), real_cells=((0, 7), (0, 13)))
     cut = np.zeros_like(x)
     cut[:7] = x[:7]
-    np.testing.assert_allclose(got, project(scan, cut, precision), rtol=0,
-                               atol=20 * np.finfo(got.dtype).eps)
+    np.testing.assert_allclose(
+        got, project(scan, cut, precision), rtol=0, atol=20 * np.finfo(got.dtype).eps
+    )
     data = np.full((8, 26), np.nan)
     data[:5, 2:20] = y[:5, :18]
     views = np.array([0, 1, 2, 3, 4, -1, -1, -1])
     got = back(scan, data, precision, first_column=-2, views=views, real_columns=(0, 18))
     cut = np.zeros_like(y)
     cut[:5, :18] = y[:5, :18]
-    np.testing.assert_allclose(got, back(scan, cut, precision), rtol=0,
-                               atol=20 * np.finfo(got.dtype).eps)
+    np.testing.assert_allclose(
+        got, back(scan, cut, precision), rtol=0, atol=20 * np.finfo(got.dtype).eps
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -372,8 +464,9 @@ def residual(left: np.ndarray, x: np.ndarray, right: np.ndarray, y: np.ndarray) 
 def test_dot_at_scale(kind: str, precision: str) -> None:
     n = 512
     angles = np.linspace(0, 2 * np.pi, 40, endpoint=False) + 1e-3
-    scan = make(kind, angles, 736, 1.0 if kind == "parallel" else 1.6, 0.1, (n, n), a=800.0,
-                d=1200.0)
+    scan = make(
+        kind, angles, 736, 1.0 if kind == "parallel" else 1.6, 0.1, (n, n), a=800.0, d=1200.0
+    )
     rng = np.random.default_rng(6)
     bound = 64 if precision == "fast" else 16
     dtype = dtype_of(precision)
@@ -410,8 +503,19 @@ def test_gram_diagonal(kind: str) -> None:
 
 CURVED = {
     **BLOCKS,
-    "curved": lambda: make("fan", np.linspace(0.05, 6.0, 6), 21, 1.4, 0.2, (14, 13), (1.0, 0.8),
-                           (0.3, -0.2), a=15.0, d=24.0, radius=24.0),
+    "curved": lambda: make(
+        "fan",
+        np.linspace(0.05, 6.0, 6),
+        21,
+        1.4,
+        0.2,
+        (14, 13),
+        (1.0, 0.8),
+        (0.3, -0.2),
+        a=15.0,
+        d=24.0,
+        radius=24.0,
+    ),
     "inside": SCANS["inside"],
     "fine": SCANS["fine"],
     "moved": SCANS["moved"],
