@@ -241,8 +241,10 @@ class Projector(LinearOperator):
         dims = len(self.domain.shape)
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
         if dims == 2:
-            # The planar kernels for lists of cells see whole, real rows of the detector.
-            real = np.asarray(self.window)[:2].tolist() == [0, self.codomain.shape[0]]
+            # The planar kernels for lists of cells see whole, real rows of the detector, which a
+            # traced window leaves open.
+            known = not arrays.is_traced(self.window)
+            real = known and np.asarray(self.window)[:2].tolist() == [0, self.codomain.shape[0]]
             whole = whole and real and self.codomain.shape[1:] == self.geometry.detector.shape
         if axes != tuple(range(dims))[-2:] or not whole or self._kernel == "sampled":
             return None

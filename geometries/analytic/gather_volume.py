@@ -7,7 +7,8 @@ in `geometries/kernels/gather_volume.py`.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class ConeGather(LinearOperator):
     """
 
     batched = True
+    _host_arrays: ClassVar[Mapping[str, str]] = {"table": "float64", "first": "int64"}
 
     def __init__(
         self,

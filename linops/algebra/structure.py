@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from linops.maps import Operator, _cached_names
 __all__ = ["Skeleton", "children", "flatten", "leaves", "rebuilt", "skeleton", "structure"]
 
 Unpack = Callable[[Array, np.dtype], Array]
+Branch = Callable[["Skeleton", Iterator[Array]], Any]
 
 _UNSEEN = ("name", "_frozen", "_children")
 
@@ -94,12 +96,21 @@ class Skeleton:
     parts: tuple[tuple[str, Hashable], ...]
     name: str = field(compare=False)
 
-    def build(self, taken: Iterator[Array], unpack: Unpack | None = None) -> Any:
+    @cached_property
+    def slots(self) -> int:
+        """How many arrays are left out."""
+        return sum(_slots(part) for _, part in self.parts)
+
+    def build(
+        self, taken: Iterator[Array], unpack: Unpack | None = None, branch: Branch | None = None
+    ) -> Any:
         """The operator with arrays from `taken`, in the order in which they were left out.
 
-        `unpack(array, dtype)` restores the tables in `_host_arrays` of its class.
+        `unpack(array, dtype)` restores the tables in `_host_arrays` of its class; `branch` makes
+        the operators that this one holds, by default as this one is made.
         """
-        data = {name: _filled(part, taken, unpack) for name, part in self.parts}
+        make = branch or (lambda skeleton, arrays: skeleton.build(arrays, unpack))
+        data = {name: _filled(part, taken, make) for name, part in self.parts}
         if unpack is not None:
             for name, dtype in self.cls._host_arrays.items():
                 if name not in data:
@@ -176,13 +187,19 @@ class _Held:
         return id(self.array)
 
 
-def _filled(part: Any, taken: Iterator[Array], unpack: Unpack | None) -> Any:
+def _slots(part: Any) -> int:
+    if isinstance(part, _Several):
+        return sum(map(_slots, part.parts))
+    return part.slots if isinstance(part, Skeleton) else int(isinstance(part, _Slot))
+
+
+def _filled(part: Any, taken: Iterator[Array], make: Branch) -> Any:
     if isinstance(part, _Slot):
         return next(taken)
     if isinstance(part, _Several):
-        return tuple(_filled(one, taken, unpack) for one in part.parts)
+        return tuple(_filled(one, taken, make) for one in part.parts)
     if isinstance(part, Skeleton):
-        return part.build(taken, unpack)
+        return make(part, taken)
     return part.array if isinstance(part, _Held) else part.value
 
 
