@@ -7,6 +7,7 @@ order. A namespace without float64 (JAX without x64) sums compensated pairs unde
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -98,11 +99,13 @@ def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
         return high, jnp.zeros_like(high)
     batch = a.shape[: a.ndim - ndim]
     left, right = a.reshape(*batch, -1), b.reshape(*batch, -1)
+    dot2 = _compiled_dot2()
     if not complex_:
-        return _dot2(jnp, left, right)
+        found: tuple[Array, Array] = dot2(left, right)
+        return found
     parts = [
-        (_dot2(jnp, left.real, right.real), _dot2(jnp, left.imag, right.imag)),
-        (_dot2(jnp, left.real, right.imag), _dot2(jnp, -left.imag, right.real)),
+        (dot2(left.real, right.real), dot2(left.imag, right.imag)),
+        (dot2(left.real, right.imag), dot2(-left.imag, right.real)),
     ]
     real, imaginary = (_added(x, y) for x, y in parts)
     return tuple(jax.lax.complex(r, i) for r, i in zip(real, imaginary, strict=True))
@@ -114,7 +117,14 @@ def _added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array
     return total, ((x[0] - (total - z)) + (y[0] - z)) + x[1] + y[1]
 
 
-def _dot2(jnp: Any, a: Array, b: Array) -> tuple[Array, Array]:
+@functools.cache
+def _compiled_dot2() -> Any:
+    # Outside a trace too: one program, not twenty small ones for each halving.
+    return sys.modules["jax"].jit(_dot2)
+
+
+def _dot2(a: Array, b: Array) -> tuple[Array, Array]:
+    jnp = sys.modules["jax"].numpy
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     high = a * b
     low = _product_error(a, b, high)

@@ -144,6 +144,8 @@ class Matrix(LinearOperator):
 
     def _multiply(self, x: Array, source: Any, target: Any, adjoint: bool) -> Array:
         batch = tuple(x.shape)[: x.ndim - source.ndim]
+        if is_sparse(self.array) and (arrays.is_jax(x) or not arrays.on_host(x)):
+            return self._by_entries(x, source, target, adjoint)
         if is_sparse(self.array):
             host = arrays.to_numpy(x).reshape(math.prod(batch), source.size)
             matrix = self.array.conj().T if adjoint else self.array
@@ -162,6 +164,25 @@ class Matrix(LinearOperator):
         if not adjoint:
             matrix = xp.matrix_transpose(matrix)
         return xp.reshape(xp.matmul(flat, matrix), (*batch, *target.shape))
+
+    def _by_entries(self, x: Array, source: Any, target: Any, adjoint: bool) -> Array:
+        """A sparse product where SciPy cannot run: in a trace, and on an accelerator."""
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        if "entries" not in cache:
+            found = self.array.tocoo()
+            cache["entries"] = found.row.astype("int32"), found.col.astype("int32"), found.data
+        rows, columns, values = (
+            arrays.resident(cache, name, entry, x)
+            for name, entry in zip(("rows", "columns", "values"), cache["entries"], strict=True)
+        )
+        xp = arrays.namespace(x)
+        if adjoint:
+            rows, columns = columns, rows
+            values = xp.conj(values) if arrays.dtype_of(values).kind == "c" else values
+        batch = tuple(x.shape)[: x.ndim - source.ndim]
+        flat = xp.reshape(x, (*batch, source.size))
+        terms = values * xp.take(flat, columns, axis=len(batch))
+        return xp.reshape(arrays.scatter_add(terms, rows, target.size), (*batch, *target.shape))
 
 
 def is_sparse(array: Any) -> bool:

@@ -19,6 +19,7 @@ from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import ConeGather
 from geometries.kernels import runner
 from linops.compiled.hosted import hosted
+from linops.errors import DTypeError
 
 ANGLES = np.linspace(0.1, np.pi, 4, endpoint=False)
 INDEX = np.array([7, 0, -1, 11, 3])
@@ -105,6 +106,53 @@ def test_columns_of_a_projector_that_is_an_argument() -> None:
     found = jax.jit(lambda A, index, y: A.columns(index).H @ y)(A, jnp.asarray(INDEX), y)
     wanted = np.where(INDEX < 0, 0, (A.H @ y).reshape(-1)[INDEX])
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+class Weighted(lo.LinearOperator):
+    """`w * x` by a host function: a compiled leaf with an array of its own."""
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(lo.Space(weights.shape[0]), lo.Space(weights.shape[0]), "x -> x")
+        self.weights = weights
+
+    def _apply(self, x: Any) -> Any:
+        return hosted(self, x)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return hosted(self, y, adjoint=True)
+
+    def _forward_host(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(lo.arrays.to_numpy(self.weights) * x)
+
+    _adjoint_host = _forward_host
+
+
+def test_a53_no_derivative_in_the_arrays_of_compiled_code() -> None:
+    w, x = np.array([1, -2, 3], "float32"), np.array([4, 5, 6], "float32")
+
+    def value(w: Any, x: Any) -> Any:
+        return (Weighted(w) @ x).sum()
+
+    in_x = jax.grad(value, argnums=1)(jnp.asarray(w), jnp.asarray(x))
+    np.testing.assert_array_equal(in_x, w)
+    with pytest.raises(DTypeError, match="Weighted is compiled and has no derivative in its own"):
+        jax.grad(value)(jnp.asarray(w), jnp.asarray(x))
+    stopped = jax.grad(lambda w: value(jax.lax.stop_gradient(w), jnp.asarray(x)) + w.sum())
+    np.testing.assert_array_equal(stopped(jnp.asarray(w)), np.ones(3))
+
+
+def test_a58_a_compiled_leaf_refuses_arrays_that_require_a_gradient() -> None:
+    torch = pytest.importorskip("torch")
+    w, x = torch.tensor([1.0, -2.0, 3.0], requires_grad=True), torch.ones(3)
+    with pytest.raises(DTypeError, match=r"one of which requires a gradient; detach\(\) it"):
+        Weighted(w) @ x
+    with pytest.raises(DTypeError, match="requires a gradient"):
+        (2 * Weighted(w)).H @ x.requires_grad_()
+    (found,) = torch.autograd.grad((Weighted(w.detach()) @ x).sum(), x)
+    assert torch.equal(found, w.detach())
 
 
 class Meeting(lo.LinearOperator):
