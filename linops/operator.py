@@ -187,6 +187,10 @@ class LinearOperator(Operator):
         """`sum_i w_i |A_ij|^2` for every j, shaped like the domain."""
         return None
 
+    def _fused_gram(self, weights: LinearOperator | None) -> Callable[[np.ndarray], Any] | None:
+        """`A.H @ W @ A` of NumPy arrays in one pass; None where there is no such pass."""
+        return None
+
     def _make_adjoint(self) -> LinearOperator:
         # Where a class derives no tags, those declared are all that can say it.
         derives = type(self)._derive_tags is not LinearOperator._derive_tags

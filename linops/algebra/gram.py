@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
+
 from linops import arrays
 from linops.algebra.product import Product
 from linops.arrays import Array
@@ -46,7 +48,13 @@ class Gram(LinearOperator):
         middle = () if self.weights is None else (self.weights._forward,)
         return (self.base._forward, *middle, self.base._backward)
 
+    @cached_property
+    def _fused(self) -> Callable[[np.ndarray], Any] | None:
+        return self.base._fused_gram(self.weights)
+
     def _apply(self, x: Any) -> Any:
+        if type(x) is np.ndarray and self._fused is not None:
+            return self._fused(x)
         for step in self._steps:
             x = step(x)
         return x
@@ -138,7 +146,5 @@ def gram(operator: LinearOperator, weights: Any = None) -> LinearOperator:
             "block_diagonal([Diagonal(w) ...])"
         )
     if not arrays.is_array(weights):
-        import numpy as np
-
         weights = np.broadcast_to(np.asarray(weights), operator.codomain.shape)
     return Gram(operator, Diagonal(weights, operator.codomain))

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from linops import calling
+from linops.algebra.fused import links
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
@@ -42,11 +43,11 @@ class Product(LinearOperator):
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
-        return calling.chained([term._forward for term in reversed(self.terms)])
+        return calling.chained(links(self.terms, adjoint=False))
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
-        return calling.chained([term._backward for term in self.terms])
+        return calling.chained(links(self.terms, adjoint=True))
 
     def _apply(self, x: Any) -> Any:
         return self._forward(x)

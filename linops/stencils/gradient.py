@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +12,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.relations import fresh_name
 from linops.arrays import Array
+from linops.compiled import pool
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
@@ -16,6 +20,9 @@ from linops.rule import Axis, Rule
 from linops.space import Space
 
 __all__ = ["Gradient"]
+
+_TILED = 1 << 15
+"""Entries from which on a fused pass is worth several threads."""
 
 
 class Gradient(LinearOperator):
@@ -154,6 +161,44 @@ class Gradient(LinearOperator):
         ends[a] = (-start, n - start)
         space = Space(tuple(shape), domain.dtype, domain.axes, domain.spacing)
         return self._rebuilt(space, tuple(planes), tuple(lead), tuple(flags), ends)
+
+    def _fused_gram(self, weights: LinearOperator | None) -> Callable[[np.ndarray], Any] | None:
+        domain = self.domain
+        assert isinstance(domain, Space)
+        if domain.is_complex or domain.ndim > 3 or self._planes != domain.shape:
+            return None
+        if any(self._padded) or domain.dtype.itemsize < 4 or not domain.size:
+            return None
+        held = None
+        if weights is not None:
+            held = weights._diagonal() if "diagonal" in weights.tags else None
+            if type(held) is not np.ndarray or held.dtype != domain.dtype:
+                return None
+        return partial(self._gram_pass, held)
+
+    def _gram_pass(self, weights: np.ndarray | None, x: np.ndarray) -> np.ndarray:
+        from linops.stencils.passes import gram_rows
+
+        n, missing = len(self._planes), 3 - len(self._planes)
+        shape = (1,) * missing + self._planes
+        real = x.dtype.type
+        scales = (real(1.0),) * missing + tuple(real(1.0 / h) for h in self._steps)
+        size, count = math.prod(shape), shape[0] * shape[1]
+        offsets = (0,) * missing + tuple(a * size for a in range(n))
+        batch = np.ascontiguousarray(x).reshape(-1, size)
+        out = np.empty_like(batch)
+        w = batch.reshape(-1) if weights is None else np.ascontiguousarray(weights).reshape(-1)
+        tiles = min(count, 4 * pool.workers()) if size > _TILED else 1
+
+        def task(tile: int) -> None:
+            member, part = divmod(tile, tiles)
+            rows = (count * part // tiles, count * (part + 1) // tiles)
+            gram_rows(
+                batch[member], w, weights is not None, scales, shape, offsets, rows, out[member]
+            )
+
+        pool.run(task, tiles * len(batch))
+        return out.reshape(x.shape)
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, 2.0 * self.codomain.size)

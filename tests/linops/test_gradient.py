@@ -52,3 +52,29 @@ def test_the_norm_stays_below_its_bound() -> None:
 def test_it_wants_axes() -> None:
     with pytest.raises(lo.errors.ShapeError, match="one or more axes"):
         lo.Gradient(lo.Space(()))
+
+
+SHAPES = {
+    (7,): (2.0,),
+    (5, 4): (1.0, 0.5),
+    (3, 4, 5): (1.0, 0.3, 2.0),
+    (1, 6, 1): (1.0, 1.0, 3.0),
+    (40, 33, 31): (1.0, 1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_weighted_gram_in_one_pass(shape: tuple[int, ...], dtype: str) -> None:
+    """`D.H W D` has the bits of its factors one by one, however it is written."""
+    space = lo.Space(shape, dtype, spacing=SHAPES[shape])
+    D = lo.Gradient(space)
+    rng = np.random.default_rng(0)
+    w = rng.random(D.codomain.shape).astype(dtype)
+    W = lo.Diagonal(w, D.codomain)
+    x = rng.standard_normal((2, *shape)).astype(dtype)
+    for way in (D.gram(w), D.H @ W @ D, D.gram(w).H, (D.H @ W @ D).H):
+        np.testing.assert_array_equal(way @ x, D.H @ (W @ (D @ x)))
+        np.testing.assert_array_equal(way @ x[1], D.H @ (W @ (D @ x[1])))
+    for way in (D.gram(), D.H @ D, (D.H @ D).H):
+        np.testing.assert_array_equal(way @ x, D.H @ (D @ x))
