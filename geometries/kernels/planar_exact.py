@@ -14,6 +14,7 @@ from numba import njit
 
 from linops.compiled.noalias import add, load, store
 
+from .planar_lanes import add_pairs
 from .planar_rays import split, tabulate
 
 __all__ = [
@@ -245,12 +246,7 @@ def scatter_slabs(
                     for b in range(image.shape[0]):
                         line = image[b, j - edge]
                         values = sinogram[b, w]
-                        for r in range(kb - ka):
-                            i = 2 * load(place, r)
-                            value = float(load(values, ka + r))
-                            share = load(two, r)
-                            add(line, i, load(one, r) * value)
-                            add(line, i + 1, share * value if share > 0.0 else 0.0)
+                        add_pairs(line, place, one, two, values, ka, kb - ka)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
