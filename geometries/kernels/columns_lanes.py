@@ -74,6 +74,7 @@ def march(
         def loop(pick: Any, single: bool) -> None:
             with kit.groups(begin, end) as (row, _):
                 place, below, above, crossing = _split(kit, tables, piece, row)
+                inside = builder.fcmp_ordered(">", below, kit.constant(0.0))
                 middle = builder.extract_element(place, ir.Constant(_i32, kit.lanes // 2))
                 base = builder.add(builder.sext(middle, _i64), ir.Constant(_i64, FRONT))
                 index = pick.index(builder.sub(place, kit.splat(middle)))
@@ -82,6 +83,7 @@ def march(
                     one = pick.value(data, at, index)
                     two = pick.value(data, builder.add(at, ir.Constant(_i64, 1)), index)
                     # A cell that the row does not reach may hold anything, NaN too.
+                    one = builder.select(inside, one, kit.constant(0.0))
                     two = builder.select(crossing, two, kit.constant(0.0))
                     seen = kit.fma(above, two, kit.vector(sums, where))
                     kit.save(kit.fma(below, one, seen), sums, where)
@@ -162,7 +164,8 @@ def scatter(
 
     A slot holds four sums: of even rows and of odd ones, of its own cell and, one slot early, of
     the one above. So a row adds both at once, and seldom waits for the row before. An even
-    number of rows is added; one beyond `end` must have `values` 0 or be a real one.
+    number of rows is added; one beyond `end` must have `values` 0 or be a real one. Values are
+    finite, because a length 0 is multiplied too.
     """
     signature = types.void(
         slots, types.int64, places, pairs, values, types.int64, types.int64

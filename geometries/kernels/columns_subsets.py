@@ -13,7 +13,15 @@ from numba import njit
 
 from geometries.kernels.columns_lanes import BACK, FRONT, march, scatter, split
 from geometries.kernels.columns_rows import parts_of, rows_met, set_rows
-from geometries.kernels.columns_tiles import clear, empty_tables, groups_of, part_of, real_rows
+from geometries.kernels.columns_tiles import (
+    all_finite,
+    clear,
+    empty_tables,
+    groups_of,
+    part_of,
+    real_rows,
+    scatter_met,
+)
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
 from linops.compiled.noalias import load, store
 
@@ -127,6 +135,7 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
     bits = np.zeros(kept, np.int64)
     ready = np.full(kept, -1, np.int64)
     values = np.zeros((kept, nb, size), work.dtype)
+    finite = np.ones((kept, nb), np.bool_)
     places = np.zeros(size, np.int32)
     pairs = np.zeros(2 * size, work.dtype)
     width = 4 * (count + 4)
@@ -167,6 +176,7 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                             for q in range(n):
                                 r = q if up else n - 1 - q
                                 values[c, b, q] = seen[r] * factor[c * size + q]
+                            finite[c, b] = all_finite(values[c, b])
                     r0, r1, _ = rows_met(lines[c], start, stop, n, k0, k0 + count)
                     if r0 >= r1:
                         continue
@@ -177,7 +187,10 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                               k0 - 2, count + 2, bits[c], one, two)  # fmt: skip
                         for b in range(nb):
                             at = (b * (s1 - s0) + s - s0) * width
-                            scatter(slots, at, places, pairs, values[c, b], r0, r1)
+                            if finite[c, b]:
+                                scatter(slots, at, places, pairs, values[c, b], r0, r1)
+                            else:
+                                scatter_met(slots, at, places, pairs, values[c, b], r0, r1)
         if view % _VIEWS == _VIEWS - 1 or view == numbers.shape[0] - 1:
             for b in range(nb):
                 for s in range(s0, s1):

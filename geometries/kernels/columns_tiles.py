@@ -19,12 +19,14 @@ from linops.compiled.noalias import add, load, store
 
 __all__ = [
     "adjoint_tile",
+    "all_finite",
     "clear",
     "empty_tables",
     "forward_tile",
     "groups_of",
     "part_of",
     "real_rows",
+    "scatter_met",
 ]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
@@ -110,6 +112,7 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
     places = np.zeros(level.shape[0], np.int32)
     pairs = np.zeros(2 * level.shape[0], work.dtype)
     values = np.zeros((nb, level.shape[0]), work.dtype)
+    finite = np.ones(nb, np.bool_)
     width = 4 * (count + 4)
     slots = np.zeros(nb * ny * nx * width, work.dtype)
     dirty = False
@@ -136,6 +139,7 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                     else:
                         for q in range(n):
                             store(values[b], q, load(seen, n - 1 - q) * load(factor, q))
+                    finite[b] = all_finite(values[b])
                 for m in range(met):
                     start, stop = starts[m], stops[m]
                     r0, r1, _ = rows_met(lines, start, stop, n, k0, k0 + count)
@@ -148,7 +152,10 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                               bits, one, two)  # fmt: skip
                         for b in range(nb):
                             at = (b * ny * nx + cells[m]) * width
-                            scatter(slots, at, places, pairs, values[b], r0, r1)
+                            if finite[b]:
+                                scatter(slots, at, places, pairs, values[b], r0, r1)
+                            else:
+                                scatter_met(slots, at, places, pairs, values[b], r0, r1)
         if dirty and (view % _VIEWS == _VIEWS - 1 or view == numbers.shape[0] - 1):
             dirty = False
             for b in range(nb):
@@ -156,6 +163,25 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                     at = (b * ny * nx + cell) * width
                     target = out[b0 + b, y0 + cell // nx, x0 + cell % nx]
                     clear(slots[at : at + width], target[k0 - first_slice :], count)
+
+
+@_compiled
+def all_finite(values):
+    """Whether no number is NaN or infinite."""
+    zero, bad = values.dtype.type(0), np.int32(0)
+    for q in range(values.shape[0]):
+        bad |= np.int32(load(values, q) * zero != zero)
+    return bad == 0
+
+
+@_compiled
+def scatter_met(slots, at, places, pairs, values, r0, r1):
+    """`scatter` where a value may be NaN or infinite: a cell that a row does not reach stays."""
+    for r in range(r0, r1):
+        slot = at + 4 * places[r] + 2 * (r & 1)
+        for upper in range(2):
+            if pairs[2 * r + upper] > 0:
+                slots[slot + upper] += pairs[2 * r + upper] * values[r]
 
 
 @_compiled

@@ -30,6 +30,7 @@ LAWS = [
     checks.check_blocks,
     checks.check_parts_add_up,
     checks.check_inert,
+    checks.check_nan,
     checks.check_threads,
     checks.check_subsets,
     checks.check_gram,

@@ -150,6 +150,29 @@ def check_inert(kernel, scan):
         np.testing.assert_array_equal(got, want, err_msg=precision)
 
 
+def check_nan(kernel, scan):
+    """A NaN reaches the rays through its cell, or the cells on its ray, and no others."""
+    nz, ny, nx = scan.grid_shape
+    right = cell_matrix(scan).reshape(-1, ny * nx * nz)
+    rng = np.random.default_rng(3)
+    for precision, dtype in PRECISIONS:
+        x, y = arrays(scan, dtype, 1)
+        rays = np.flatnonzero(right.any(axis=1))
+        for cell, ray in zip(
+            rng.integers(right.shape[1], size=4), rng.choice(rays, 4), strict=True
+        ):
+            spoilt = x.copy()
+            spoilt.flat[cell] = np.nan
+            lost = np.isnan(run_forward(kernel, scan, spoilt, precision=precision)).ravel()
+            assert not lost[right[:, cell] == 0].any(), precision
+            assert lost[right[:, cell] > 1e-3].all(), precision
+            spoilt = y.copy()
+            spoilt.flat[ray] = np.nan
+            lost = np.isnan(run_adjoint(kernel, scan, spoilt, precision=precision)).ravel()
+            assert not lost[right[ray] == 0].any(), precision
+            assert lost[right[ray] > 1e-3].all(), precision
+
+
 def check_threads(kernel, scan):
     """One, two and three threads give the same bits; a batch is the loop over its members."""
     for precision, dtype in PRECISIONS:
