@@ -319,11 +319,14 @@ class Operator(ABC):
         return describe_html(self)
 
     def __repr__(self) -> str:
+        if "_declared_rule" not in self.__dict__:  # a debugger looks on while it is made
+            return f"<{type(self).__name__}, not set up>"
         try:
-            tags = f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
-        except (AttributeError, TypeError):  # a pytree that holds something else than arrays
-            tags = " [?]"
-        return f"<{self.name}: {self.domain} -> {self.codomain}, {self.precision}{tags}>"
+            shown = f"{self.precision}"
+            shown += f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
+        except Exception:  # a pytree that holds something else than arrays
+            shown = "?"
+        return f"<{self.name}: {self.domain} -> {self.codomain}, {shown}>"
 
 
 @tracing.untraced

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from linops.algebra.structure import children
 from linops.operator import Operator
@@ -17,9 +17,9 @@ def describe(operator: Operator) -> str:
     """One line an operator, children indented below their node."""
     lines = []
     for depth, node in _tree(operator, 0):
-        tags = f"  [{', '.join(sorted(node.tags))}]" if node.tags else ""
+        tags = f"  [{_tags(node)}]" if _tags(node) else ""
         lines.append(
-            f"{'  ' * depth}{_label(node)}: {node.domain} -> {node.codomain}  '{node.rule}'  "
+            f"{'  ' * depth}{_label(node)}: {node.domain} -> {node.codomain}  '{_rule(node)}'  "
             f"{_arithmetic(node)}, {_figures(node)}{tags}"
         )
     return "\n".join(lines)
@@ -35,11 +35,11 @@ def describe_html(operator: Operator) -> str:
             _label(node),
             str(node.domain),
             str(node.codomain),
-            str(node.rule),
+            _rule(node),
             _arithmetic(node),
             flops,
             moved,
-            ", ".join(sorted(node.tags)),
+            _tags(node),
         )
         first, *rest = (html.escape(cell) for cell in cells)
         indent = f' style="padding-left: {1 + 1.5 * depth:g}em; text-align: left"'
@@ -60,13 +60,33 @@ def _label(operator: Operator) -> str:
 
 def _arithmetic(operator: Operator) -> str:
     backend = getattr(operator, "backend", None)
-    return f"{operator.precision}{f', {backend}' if backend else ''}"
+    return f"{_shown(lambda: str(operator.precision))}{f', {backend}' if backend else ''}"
 
 
 def _figures(operator: Operator) -> str:
     """Operations and bytes of one apply: `1.2 Mflop, 48 kB`."""
-    cost = operator.cost()
-    return f"{_scaled(cost.flops, 'flop')}, {_scaled(cost.read + cost.written, 'B')}"
+
+    def figures() -> str:
+        cost = operator.cost()
+        return f"{_scaled(cost.flops, 'flop')}, {_scaled(cost.read + cost.written, 'B')}"
+
+    return _shown(figures, "?, ?")
+
+
+def _rule(operator: Operator) -> str:
+    return _shown(lambda: str(operator.rule))
+
+
+def _tags(operator: Operator) -> str:
+    return _shown(lambda: ", ".join(sorted(operator.tags)))
+
+
+def _shown(text: Callable[[], str], unknown: str = "?") -> str:
+    """`text()`, or a mark where the arrays that it asks are placeholders of a pytree."""
+    try:
+        return text()
+    except Exception:  # whatever stands in their place: a picture of the tree never fails
+        return unknown
 
 
 def _scaled(value: float, unit: str) -> str:

@@ -11,6 +11,8 @@ import pytest
 import linops as lo
 from linops.errors import ShapeError
 
+from .builders import OPERATORS
+
 
 def tree() -> lo.LinearOperator:
     D = lo.Gradient(lo.Space((400, 500), axes=("y", "x")))
@@ -79,3 +81,23 @@ def test_large_operators_are_not_drawn() -> None:
         lo.Identity(lo.Space((100, 100))).spy()
     ax = lo.vstack([lo.Identity(lo.Space(3)), lo.Zero(lo.Space(3))]).spy(limit=None)
     assert ax.images[0].get_array().shape == (6, 3)
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+@pytest.mark.parametrize("put", [None, object()], ids=["none", "any"])
+def test_trees_of_placeholders_are_shown(name: str, put: object) -> None:
+    jax = pytest.importorskip("jax")
+    A = OPERATORS[name]()
+    leaves, structure = jax.tree.flatten(A)
+    B = jax.tree.unflatten(structure, [put] * len(leaves))
+    assert repr(B).startswith(f"<{A.name}: {A.domain} -> {A.codomain}, ")
+    lines = [line.split(": ")[0] for line in A.describe().splitlines()]
+    if "Scaled by" not in A.describe():
+        assert [line.split(": ")[0] for line in B.describe().splitlines()] == lines
+    assert B._repr_html_().count("<tr>") == 1 + len(lines)
+    # Within a trace, values are unknown too.
+    jax.make_jaxpr(lambda A: len(A.describe() + A._repr_html_() + repr(A)))(A)
+
+
+def test_an_operator_that_is_being_made_has_a_repr() -> None:
+    assert repr(object.__new__(lo.Diagonal)) == "<Diagonal, not set up>"
