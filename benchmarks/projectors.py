@@ -153,7 +153,7 @@ def stored(case: Case) -> Pair:
         raise NotHere("the matrix would not fit")
     A = case.projector()
     n = A.domain.size
-    step = 512
+    step = 64
     parts = []
     for first in range(0, n, step):
         some = A.columns(np.arange(first, first + step))
