@@ -225,7 +225,7 @@ def _set_up(operator: Any, plan: Plan) -> None:
 def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
     placed = _is_placed(x, source)
     parts = [space.put(part) for space, part in _pairs(x, source)]
-    made = engine.run(program, parts)
+    made = _run(engine, program, parts)
     if not placed:
         like = x[0] if isinstance(x, tuple) else x
         made = [
@@ -233,6 +233,23 @@ def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) 
             for space, part in zip(target.members, made, strict=True)
         ]
     return tuple(made) if isinstance(target, ProductSpace) else made[0]
+
+
+def _run(engine: Engine, program: Program, parts: list[Any]) -> list[Any]:
+    try:
+        return engine.run(program, parts)
+    except Exception as error:
+        # JAX and torch have no class of their own for it.
+        text = str(error)
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:
+            if "out of memory" not in text.lower():
+                raise
+        held = engine.plan.footprint
+        raise MemoryError(
+            f"{engine.plan.operator.name} ran out of memory: its plan needs {held.total:,} bytes "
+            f"on each of {engine.plan.mesh.size} devices, at most {held.peak:,} in {held.step}; "
+            "plan with memory=, more devices, or another partition"
+        ) from error
 
 
 def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:

@@ -20,7 +20,7 @@ from linops.elementary.windows import Crop, axis_number, resized
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
-from linops.rule import Axis, Relation, Rule
+from linops.rule import Axis, Member, Relation, Rule
 from linops.space import Space
 
 __all__ = ["Concatenation", "concat"]
@@ -57,11 +57,13 @@ class Concatenation(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, terms: Sequence[LinearOperator], axis: int) -> None:
+    def __init__(
+        self, terms: Sequence[LinearOperator], axis: int, rule: Rule | None = None
+    ) -> None:
         spaces = [plain_space(term.codomain, "concat") for term in terms]
         extents = [space.shape[axis] for space in spaces]
         joined = resized(spaces[0], [(0, axis)], sum(extents))
-        super().__init__(terms[0].domain, joined, name="concat")
+        super().__init__(terms[0].domain, joined, rule, name="concat")
         self.terms = tuple(terms)
         self._axis = axis - spaces[0].ndim
         self._starts = tuple(int(n) for n in np.cumsum([0, *extents]))
@@ -149,8 +151,33 @@ class Concatenation(LinearOperator):
             cuts = [(0, self._position)]
             crop = Crop.along(self.codomain, cuts, start, stop, self.rule.codomain)
             return flat_product([crop, self])
-        # One piece too: its axes keep the relations that they have in the whole.
-        return Concatenation(pieces, self._position)
+        # The same names, of one piece too: blocks of another axis follow.
+        return Concatenation(pieces, self._position, self._still_split(pieces))
+
+    def _still_split(self, pieces: Sequence[LinearOperator]) -> Rule:
+        """The rule, with axes whole that a piece must not split."""
+
+        def side(rows: tuple[Member, ...], theirs: Sequence[tuple[Member, ...]]) -> Any:
+            return tuple(
+                tuple(
+                    own if all(t[m][p].splits for t in theirs) else Axis(own.name, splits=False)
+                    for p, own in enumerate(row)
+                )
+                for m, row in enumerate(rows)
+            )
+
+        left = side(self.rule.domain, [piece.rule.domain for piece in pieces])
+        right = side(self.rule.codomain, [piece.rule.codomain for piece in pieces])
+        whole = {a.name for row in (*left, *right) for a in row if not a.splits}
+        return Rule(
+            *(
+                tuple(
+                    tuple(Axis(a.name, splits=False) if a.name in whole else a for a in row)
+                    for row in rows
+                )
+                for rows in (left, right)
+            )
+        )
 
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())

@@ -18,6 +18,8 @@ __all__ = ["Engine", "engine_of"]
 class Engine(Protocol):
     """What runs the programs of one plan."""
 
+    plan: Plan
+
     def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
         """The outputs of a program for placed inputs, placed."""
 

@@ -318,7 +318,10 @@ class _Machine:
                 self.points[step.number, device] = self.points[step.number, 0]
                 self.blocks.of(step, device)
         for k, part in zip(step.outputs, made, strict=True):
-            self.held[k] = _Held([part] * self.n, part)
+            # The adjoint of a crop makes a range of planes only.
+            everything = tuple((0, n) for n in self.value(k).space.shape)
+            whole = part if self.program.places[k][0] == everything else None
+            self.held[k] = _Held([part] * self.n, whole)
 
     def _apply(
         self, step: Compute, block: Any, parts: Sequence[Any], device: int

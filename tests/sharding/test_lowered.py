@@ -18,6 +18,8 @@ from linops.errors import PlacementError
 from linops.testing import check_operator, dot_test
 from linops.testing.strategies import compositions as trees
 from sharding import plan
+from sharding.graph import flatten
+from sharding.options import forbidden, options
 from sharding.testing import check_placement
 
 
@@ -94,11 +96,30 @@ def test_batches_and_empty_batches_keep_their_axes() -> None:
     assert (B @ x[:0])[0].shape == (0, 3, *A.codomain.shape[0])
 
 
-@settings(max_examples=60)
-@given(trees(), st.integers(1, 5), st.booleans())
-def test_random_trees(pair: Any, n: int, threads: bool) -> None:
+@settings(max_examples=80)
+@given(trees(), st.data())
+def test_random_trees_meshes_and_partitions(pair: Any, data: st.DataObject) -> None:
     A, dense = pair
-    B = plan(A, devices=n, executor="threads" if threads else "serial").lower()
+    axes = sorted({w.cut for leaf in flatten(A).leaves for w in options(leaf, 1) if w.cut})
+    asked = {"executor": data.draw(st.sampled_from(["serial", "threads"]))}
+    kind = data.draw(st.integers(0, 2)) if axes else 0
+    if kind == 2 and len(axes) > 1:
+        names = data.draw(st.permutations(axes))[:2]
+        asked["partition"] = {name: data.draw(st.integers(1, 3)) for name in names}
+        asked["devices"] = int(np.prod(list(asked["partition"].values())))
+    else:
+        asked["devices"] = data.draw(st.integers(1, 5))
+        asked["partition"] = data.draw(st.sampled_from(axes)) if kind else "auto"
+    names = asked["partition"]
+    if any(
+        name in forbidden(leaf)
+        for leaf in flatten(A).leaves
+        for name in ([names] if isinstance(names, str) else names)
+    ):
+        with pytest.raises(PlacementError, match="must not be split"):
+            plan(A, **asked)
+        return
+    B = plan(A, **asked).lower()
     x, y = A.domain.random(1), A.codomain.random(2)
     assert_close(
         B @ x, A @ x, 1e-4 if A.dtype.itemsize in (4,) or A.dtype == "complex64" else 1e-10
@@ -296,3 +317,15 @@ def test_check_placement_finds_a_wrong_block() -> None:
     A = Shifted(7)
     with pytest.raises(AssertionError, match="the result of the lowered Shifted differs by"):
         check_placement(A, plan(A, devices=3))
+
+
+def test_out_of_memory_says_what_was_planned() -> None:
+    def greedy(x: np.ndarray) -> np.ndarray:
+        raise MemoryError("no room")
+
+    space = lo.Space((6,), "float64", ("x",))
+    A = lo.from_functions(
+        greedy, greedy, domain=space, codomain=space, rule="x -> x", blockwise=True
+    )
+    with pytest.raises(MemoryError, match=r"needs [0-9,]+ bytes on each of 3 devices.*memory="):
+        plan(A, devices=3).lower() @ np.ones(6)
