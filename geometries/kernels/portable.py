@@ -311,9 +311,13 @@ def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, 
     weights, index = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
     used = inside[:, None] & (weights > 0)
     weights = arrays.cast(weights, arrays.dtype_of(like))
+    weights = xp.where(used, weights, xp.zeros_like(weights))
+    index = xp.where(used, index, xp.full_like(index, -1))
+    # A frame that a trace found invalid is NaN: so is its data, which a clipped ray would lose.
+    lost = (inside & xp.isnan(rays.norm + xp.sum(rays.origin, axis=1)))[:, None]
     return (
-        xp.where(used, weights, xp.zeros_like(weights)),
-        xp.where(used, index, xp.full_like(index, -1)),
+        xp.where(lost, xp.full_like(weights, math.nan), weights),
+        xp.where(lost, xp.zeros_like(index), index),
     )
 
 

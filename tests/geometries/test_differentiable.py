@@ -258,3 +258,28 @@ def test_values_are_read_once_and_each_frame_by_itself(monkeypatch: pytest.Monke
     monkeypatch.setattr(arrays, "to_numpy", counting)
     Projector(Trajectory("cone", *frames, Detector((2, 3))), Grid((4, 4, 4)))
     assert reads == [(3, 3)] * 4
+
+
+@pytest.mark.parametrize("build", ["distance", "pitch", "parallel"])
+def test_what_an_invalid_traced_frame_projects_is_nan(build: str) -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    image = jnp.ones((6, 6), "float32")
+
+    def project(number: Any) -> Any:
+        if build == "distance":
+            distances = jnp.stack([jnp.asarray(40.0), number, jnp.asarray(40.0)])
+            beam: Any = FanBeam(T, Detector(5), 20.0, distances)
+        elif build == "pitch":
+            beam = FanBeam(T, Detector(5, number), 20.0, 40.0)
+        else:
+            beam = ParallelBeam(T, Detector(5, number))
+        A = Projector(beam, Grid((6, 6)), backend="portable")
+        return A @ image, A.H @ jnp.ones((3, 5), "float32")
+
+    for number in (40.0, 1.0):
+        assert all(np.isfinite(np.asarray(part)).all() for part in jax.jit(project)(number))
+    lost, back = jax.jit(project)(-1.0)
+    views = [1] if build == "distance" else [0, 1, 2]
+    assert np.isnan(np.asarray(lost)).all(axis=1).nonzero()[0].tolist() == views
+    assert np.isnan(np.asarray(back)).any()
