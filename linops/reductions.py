@@ -51,7 +51,8 @@ def dot(a: Array, b: Array, ndim: int, host: bool = True) -> Any:
     left, right = arrays.cast(a, dtype), arrays.cast(b, dtype)
     product = (xp.conj(left) if complex_ else left) * right
     value = xp.sum(product, axis=axes) if ndim else product
-    if host and not value.ndim and not arrays.requires_gradient(value):
+    recorded = arrays.requires_gradient(value) or not arrays.is_concrete(value)
+    if host and not value.ndim and not recorded:
         return complex(value) if complex_ else float(value)
     return value
 

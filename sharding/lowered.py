@@ -66,6 +66,11 @@ class Lowered(LinearOperator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
+    @property
+    def _runs(self) -> Operator:
+        """Whose arrays it uses: a derivative may be recorded through them."""
+        return self.plan.operator
+
     def gram(self, weights: Any = None) -> LinearOperator:
         """`A.H @ W @ A`, lowered with the same placements; weights plain or placed."""
         if weights is not None and not isinstance(weights, Operator):

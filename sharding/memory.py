@@ -113,7 +113,9 @@ def _workspace(program: Program, step: Step) -> int:
 
 
 def _operator_bytes(leaf: Operator) -> int:
-    return sum(int(a.size) * a.dtype.itemsize for a in leaves(leaf) if hasattr(a.dtype, "itemsize"))
+    return sum(
+        math.prod(a.shape) * a.dtype.itemsize for a in leaves(leaf) if hasattr(a.dtype, "itemsize")
+    )
 
 
 def _peaks_of_process(program: Program, batch: int, workers: int) -> list[int]:

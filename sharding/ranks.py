@@ -93,10 +93,11 @@ class Ranks:
 
         numbers = [device.number for device in mesh.devices]
         world = dist.get_world_size()
-        if sorted(numbers) != list(range(world)):
+        if numbers != list(range(world)):
+            # DeviceMesh sorts the ranks of its groups: permuted ones hand out wrong shares.
             raise PlacementError(
-                f"a plan for ranks takes all {world} of the default process group, got "
-                f"{numbers}; start fewer processes for a smaller mesh"
+                f"a plan for ranks takes all {world} of the default process group in their order, "
+                f"got {numbers}; start fewer processes for a smaller mesh"
             )
         self.mesh = mesh
         self.position = numbers.index(dist.get_rank())
@@ -112,6 +113,12 @@ class Ranks:
             )
             for m in range(len(mesh.shape))
         )
+
+    def total(self, x: Array) -> Array:
+        """The sum over all ranks, everywhere."""
+        for line in self.lines:
+            x = line.all_reduce(x)
+        return x
 
 
 class Line:

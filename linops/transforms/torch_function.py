@@ -82,7 +82,10 @@ def _fresh(function: Callable[[Any], Any], operator: Any) -> Callable[[Any], Any
 
 
 def _constants(operator: Any) -> list[Any]:
-    """The arrays of the tree, and tensors that its functions hold."""
+    """The arrays of the tree, and tensors that its functions hold.
+
+    `_runs` of a lowered operator is the one whose arrays it uses.
+    """
     found: list[Any] = []
     data, static = flatten(operator)
     for value in data.values():
@@ -91,7 +94,8 @@ def _constants(operator: Any) -> list[Any]:
     for _, value in static:
         if callable(value):
             found += _held(value)
-    return found
+    inner = getattr(operator, "_runs", None)
+    return found if inner is None else found + _constants(inner)
 
 
 def _held(function: Any) -> list[Any]:

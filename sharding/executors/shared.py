@@ -7,6 +7,7 @@ run, in turn or side by side, is given by `spread`; the two executors differ in 
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, calling
+from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.functionals.functional import Functional
 from linops.operator import LinearOperator, Operator
 from linops.space import AnySpace, ProductSpace
+from linops.transforms.torch_function import recording
 from sharding.banding import banded
 from sharding.mesh import groups
 from sharding.program import (
@@ -72,6 +75,10 @@ class Blocks:
                 if key not in self._made:
                     self._made[key] = self._make(step, device)
         return self._made[key]
+
+    def fresh(self) -> Blocks:
+        """The same leaves, their blocks made anew: for arrays that change or carry a graph."""
+        return Blocks(self._mesh, self._coordinates)
 
     def linearised(self, points: dict[tuple[int, int], Any]) -> Blocks:
         """Blocks of the Jacobians at the local inputs `points`, by leaf and device."""
@@ -199,8 +206,26 @@ def run(
     points
         Where to keep the local inputs of leaves that are not linear.
     """
+    if arrays.is_torch(inputs[0]):
+        blocks, spread, inputs = _for_torch(program, blocks, spread, inputs)
     machine = _Machine(program, blocks, spread, points, inputs)
     return machine.run(inputs)
+
+
+def _for_torch(
+    program: Program, blocks: Blocks, spread: Spread, inputs: Sequence[Array]
+) -> tuple[Blocks, Spread, Sequence[Array]]:
+    """Graphs are recorded in the caller's thread; where none is, workers record none either."""
+    no_grad = sys.modules["torch"].no_grad()
+    if any(recording(a) for step in program.computes() for a in leaves(step.operator)):
+        return blocks.fresh(), in_turn, inputs
+    if any(map(recording, inputs)):
+        return blocks, in_turn, inputs
+
+    def quietly(task: Callable[[int], None], n: int) -> None:
+        spread(no_grad(task), n)
+
+    return blocks, quietly, [x.detach() for x in inputs]
 
 
 class _Machine:
@@ -217,6 +242,8 @@ class _Machine:
         self.coordinates = list(product(*(range(n) for n in program.mesh)))
         self.n = len(self.coordinates)
         self.like = inputs[0]
+        self.recorded = any(map(recording, inputs))
+        self.in_place = not (arrays.is_jax(self.like) or any(map(_transformed, inputs)))
         first = program.values[program.inputs[0]].space
         self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
         self.held: dict[int, _Held] = {}
@@ -277,7 +304,7 @@ class _Machine:
             return
         joined = [_is_cut(v.states) for v in values]
         wholes = [self._blank(v) if cut else None for v, cut in zip(values, joined, strict=True)]
-        mutable = [w is not None and _writable(w) for w in wholes]
+        mutable = [w is not None and self.in_place for w in wholes]
         pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
         active = [
             d for d in range(self.n) if all(source.pieces[d] is not None for source in sources)
@@ -333,7 +360,11 @@ class _Machine:
         try:
             if isinstance(block, Functional):
                 return (block._value(x),)
-            y = block._backward(x) if step.adjoint else block._forward(x)
+            y = None
+            if self.recorded and isinstance(block, LinearOperator):
+                y = calling.derivable(block, x, step.adjoint)
+            if y is None:
+                y = block._backward(x) if step.adjoint else block._forward(x)
         except Exception as error:
             error.add_note(f"on device {device} of {self.n}, in {block.name}")
             raise
@@ -426,7 +457,7 @@ class _Machine:
         lines = list(groups(self.mesh, m))
         cut = isinstance(after.states[m], Sharded)
         whole = self._blank(after) if _is_cut(after.states) else None
-        in_place = whole is not None and _writable(whole)
+        in_place = whole is not None and self.in_place
         pieces: list[Array | None] = [None] * self.n
         seen: set[tuple[tuple[int, int], ...]] = set()
         jobs: list[tuple[int, tuple[int, ...], int]] = []
@@ -473,7 +504,7 @@ class _Machine:
         pieces: list[Array | None] = [None] * self.n
         places = self.program.places[out]
         whole = self._empty(after) if _is_cut(after.states) else None
-        in_place = whole is not None and _writable(whole)
+        in_place = whole is not None and self.in_place
         jobs: dict[Any, tuple[int, tuple[int, ...]]] = {}
         for line in groups(self.mesh, m):
             for d in line:
@@ -516,10 +547,12 @@ class _Machine:
             if piece is None or place in seen:
                 continue
             seen.add(place)
-            if _writable(whole):
+            if self.in_place:
                 _view(whole, value, place)[...] = piece
-            else:
+            elif arrays.is_jax(whole):
                 whole = whole.at[_index(place)].set(piece)
+            else:
+                whole = whole + _among_zeros(piece, value, place)
         return whole
 
 
@@ -540,8 +573,16 @@ def _is_cut(states: States) -> bool:
     return not any(isinstance(s, (Partial, Windowed)) for s in states)
 
 
-def _writable(x: Array) -> bool:
-    return not arrays.is_jax(x)
+def _transformed(x: Array) -> bool:
+    """Whether `torch.func` maps over or differentiates `x`: nothing is written into then."""
+    return arrays.is_torch(x) and sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _among_zeros(piece: Array, value: Value, place: Ranges) -> Array:
+    for axis, (lo, hi) in enumerate(place):
+        n = value.space.shape[axis]
+        piece = arrays.widen(piece, axis - value.space.ndim, lo, n - hi)
+    return piece
 
 
 def _index(ranges: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
@@ -598,7 +639,9 @@ def _into(wide: Array, piece: Array, value: Value, m: int, i: int, mesh: tuple[i
 def _added(wide: Array, part: Array, axis: int, at: int) -> Array:
     """`wide` with `part` added from plane `at` of an axis on; in place where that is possible."""
     stop = at + part.shape[axis]
-    if _writable(wide):
+    if _transformed(part):
+        return wide + arrays.widen(part, axis, at, wide.shape[axis] - stop)
+    if not arrays.is_jax(wide):
         view = arrays.narrow(wide, axis, at, stop)
         view += part
         return wide

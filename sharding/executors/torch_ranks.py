@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linops import arrays, calling
-from linops.algebra.structure import leaves
+from linops.algebra.structure import leaves, skeleton
 from linops.arrays import Array
 from linops.errors import PlacementError, ShapeError
 from linops.functionals.functional import Functional
@@ -169,10 +170,10 @@ class Local:
     """A lowered operator on this rank's plain tensors; every rank calls it together.
 
     `local(x)`, and for linear ones `local @ x` and `local.H @ y`, under autograd and `torch.func`
-    (jvp, vjp, grad, vmap and their compositions). Parts are those of the placements: shares where an axis is cut, copies
-    elsewhere. Derivatives treat the copies of an output as outputs of their own, so a loss formed
-    on every rank from local parts counts a placement's `replicas` times: divide by them. The
-    gradient of an input that all ranks hold comes summed over the ranks.
+    (jvp, vjp, grad, vmap and their compositions). Parts are those of the placements: shares where
+    an axis is cut, copies elsewhere. Derivatives treat the copies of an output as outputs of their
+    own, so a loss formed on every rank from local parts counts a placement's `replicas` times:
+    divide by them. The gradient of an input that all ranks hold comes summed over the ranks.
 
     Attributes
     ----------
@@ -256,7 +257,26 @@ class _Machine:
             self.held[step.outputs[0]] = self._moved(parts[0], before, after, step.mesh_axis)
 
     def _computed(self, step: Compute, parts: list[Array]) -> tuple[Array, ...]:
-        block = self.engine.blocks.of(step, self.position) if self.error is None else None
+        block, entered = self._block(step)
+        made = self._made(step, block, parts)
+        if not entered:
+            return made
+        # Every rank passes on cotangents of the leaf's arrays, also one that has no use for them.
+        return (apply_pair((made[0], *entered), *_tie(entered)), *made[1:])
+
+    def _block(self, step: Compute) -> tuple[Any, tuple[Array, ...]]:
+        """This rank's block, and the leaf's arrays of which a derivative is recorded."""
+        blocks = self.engine.blocks
+        entered: tuple[Array, ...] = ()
+        if any(map(recording, leaves(step.operator))):
+            form, arrays_ = skeleton(step.operator, recording)
+            # Every rank has a copy and sees a part of what it does: the parts are added up.
+            entered = tuple(_entry().apply(self.engine.ranks.total, a) for a in arrays_)
+            step = replace(step, operator=form.build(iter(entered)))
+            blocks = blocks.fresh()
+        return blocks.of(step, self.position) if self.error is None else None, entered
+
+    def _made(self, step: Compute, block: Any, parts: list[Array]) -> tuple[Array, ...]:
         if block is None:
             return self._nothing(step, parts)
         source: AnySpace = block.codomain if step.adjoint else block.domain
@@ -376,6 +396,16 @@ def _applied(block: Any, x: Any, adjoint: bool) -> Any:
     return block._backward(x) if adjoint else block._forward(x)
 
 
+def _tie(others: Sequence[Array]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """The first of several, of which all others are told that they have no part in it."""
+    shapes = [tuple(other.shape) for other in others]
+
+    def back(g: Any) -> Any:
+        return (g, *(g.new_zeros(shape) for shape in shapes))
+
+    return lambda x: x[0].view_as(x[0]), back
+
+
 def _zeros(like: Array, shape: tuple[int, ...], space: Space) -> Array:
     import torch
 
@@ -390,10 +420,13 @@ def _batch_of_all(x: Array, value: Value) -> tuple[int, ...]:
     """The batch axes, those of `torch.func.vmap` included."""
     import torch
 
-    functorch = torch._C._functorch
+    functorch, batch = torch._C._functorch, _batch(x, value)
     while functorch.is_functorch_wrapped_tensor(x):
-        x = functorch.get_unwrapped(x)
-    return _batch(x, value)
+        inner = functorch.get_unwrapped(x)
+        if functorch.is_batchedtensor(x):
+            batch = (inner.shape[functorch.maybe_get_bdim(x)], *batch)
+        x = inner
+    return batch
 
 
 def _local_space(program: Program, ends: Sequence[int], at: tuple[int, ...]) -> AnySpace:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
+import re
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -69,12 +73,8 @@ def put(space: Any, x: Any) -> Any:
 
 
 def raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:
-    try:
+    with pytest.raises(kind, match=re.escape(words)):
         call()
-    except kind as error:
-        assert words in str(error), f"{words!r} is not in {str(error)!r}"
-        return
-    raise AssertionError(f"no {kind.__name__} with {words!r}")
 
 
 def projector(shape: tuple[int, ...], views: int) -> lo.LinearOperator:
@@ -187,7 +187,7 @@ def _compares(A: lo.LinearOperator, **options: Any) -> None:
     assert_close(B @ x, forward)
     assert_close(B.H @ y, backward)
     placed, back = B @ put(B.domain, x), B.H @ put(B.codomain, y)
-    for space, element in ((B.codomain, placed), (B.domain, back)):
+    for space, element in ((B.codomain, placed), (B.H.codomain, back)):
         for member, part in zip(
             space.members, element if isinstance(element, tuple) else (element,), strict=True
         ):
@@ -222,9 +222,7 @@ def any_partition_any_size(rank: int, world: int) -> None:
 def stencils_of_any_reach_on_any_size(rank: int, world: int) -> None:
     rng = np.random.default_rng(0)
     for n, reach, boundary in itertools.product((8, 7, 5, 3, 1), (1, 3), ("zero", "periodic")):
-        S = lo.Convolve(
-            line_space(n), rng.standard_normal((2 * reach + 1, 1)), boundary=boundary
-        )
+        S = lo.Convolve(line_space(n), rng.standard_normal((2 * reach + 1, 1)), boundary=boundary)
         _compares(S, partition="z")
         _compares(S @ S, partition="z")
     for n in (7, 3, 1):
@@ -395,9 +393,7 @@ def transforms_of_torch_on_local_parts(rank: int, world: int) -> None:
         assert_close(func.vjp(L, lx)[1]((L @ lx - ld) / Q.replicas)[0], lg)
         assert_close(func.jvp(func.grad(loss), (lx,), (lv,))[1], lh)
         assert_close(func.grad(lambda t: func.jvp(loss, (t,), (lv,))[1])(lx), lh)
-        assert_close(
-            func.grad(lambda t: (func.grad(loss)(t) * lv).sum() / P.replicas)(lx), lh
-        )
+        assert_close(func.grad(lambda t: (func.grad(loss)(t) * lv).sum() / P.replicas)(lx), lh)
         several = torch.stack([lx, lv, -lx])
         assert_close(func.vmap(L)(several)[1], lAv)
         assert_close(func.vmap(L, in_dims=1, out_dims=1)(several.movedim(0, 1))[:, 1], lAv)
@@ -446,9 +442,7 @@ def losses_of_local_parts_count_copies(rank: int, world: int) -> None:
         ((B @ X).to_local() ** 2).sum().backward()
         assert_close(X.grad, 2 * (A.H @ (A @ x)))
         X = P.put(x).requires_grad_()
-        adding = [
-            Partial() if isinstance(s, Replicate) else s for s in Q.sharding
-        ]
+        adding = [Partial() if isinstance(s, Replicate) else s for s in Q.sharding]
         ((B @ X).to_local(grad_placements=adding) ** 2).sum().div(for_projections).backward()
         assert_close(X.grad, 2 * (A.H @ (A @ x)))
 
@@ -468,15 +462,23 @@ def a_mean_is_a_sum_over_a_global_count(rank: int, world: int) -> None:
 
 @check
 def weights_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
-    A = projector((5, 4), 5)
+    A = projector((5, 4), 3)  # with 4 ranks one has no view
     w = torch.from_numpy(np.random.default_rng(3).random(A.codomain.shape)).requires_grad_()
     x = A.domain.random(1)
     for partition in ("view", "y"):
         B = plan(lo.Diagonal(w, A.codomain) @ A, partition=partition).lower()
         w.grad = None
-        y = B @ B.domain.put(x)
-        (y**2).sum().backward()
-        assert_close(w.grad, 2 * w.detach().numpy() * (A @ x) ** 2)
+        ((B @ B.domain.put(x)) ** 2).sum().backward()
+        wanted = 2 * w.detach().numpy() * (A @ x) ** 2
+        assert_close(w.grad, wanted)
+        w.grad = None
+        X = B.domain.put(x).requires_grad_()
+        ((B @ X) ** 2).sum().backward()
+        assert_close(w.grad, wanted)
+        assert_close(X.grad, 2 * (A.H @ (w.detach().numpy() ** 2 * (A @ x))))
+        w.grad = None
+        B.codomain.norm(B @ torch.from_numpy(x)).square().backward()
+        assert_close(w.grad, wanted)
 
 
 # --- functionals and nonlinear operators ---------------------------------------------------
@@ -573,15 +575,15 @@ def gauss_newton_steps_agree(rank: int, world: int) -> None:
 @check
 def cgls_iterates_agree_after_thirty_steps(rank: int, world: int) -> None:
     A = projector((6, 5), 9)
-    truth = A.domain.random(1)
-    y = A @ truth + 0.01 * A.codomain.random(2)
-    reference = cgls(A, y, iterations=30, damp=0.1)
+    y = A @ A.domain.random(1) + 0.01 * A.codomain.random(2)
+    # Damped, so that rounding is not magnified by directions that the data do not see.
+    reference = cgls(A, y, iterations=30, damp=3.0)
     for partition in ["view", *grids(world)]:
         B = plan(A, partition=partition).lower()
-        placed = cgls(B, B.codomain.put(y), iterations=30, damp=0.1)
+        placed = cgls(B, B.codomain.put(y), iterations=30, damp=3.0)
         assert B.domain.placement.holds(placed.solution)
         assert_close(placed.solution, reference.solution, 1e-9)
-        plain = cgls(B, y, iterations=30, damp=0.1)
+        plain = cgls(B, y, iterations=30, damp=3.0)
         assert not isinstance(plain.solution, DTensor)
         assert_close(plain.solution, reference.solution, 1e-9)
         np.testing.assert_allclose(
@@ -612,15 +614,15 @@ def one_bad_rank_and_all_raise(rank: int, world: int) -> None:
     raises(elsewhere(ShapeError), "expects", lambda: B @ wrong)
     _all_good(rank)
     raises(elsewhere(ShapeError), "expects", lambda: B.domain.inner(wrong, x))
-    raises(elsewhere(PlacementError), "planes", lambda: plan(
-        lo.Gradient(A.domain), partition="y").domain_placement.put(wrong))  # fmt: skip
+    placement = Placement(B.plan.devices, 0, 5, ndim=2)
+    raises(PlacementError, "planes", lambda: placement.put(wrong))
     raises(elsewhere(ShapeError), "expects", lambda: B.H @ (x if bad else A.codomain.random(1)))
     local = B.domain.put(x).to_local()
     raises(elsewhere(ShapeError), "expects", lambda: B.local @ (local[:1] if bad else local))
     _all_good(rank)
     raises(PlacementError, "different things", lambda: plan(A, partition="y" if bad else "view"))
     raises(PlacementError, "different things", lambda: plan(A, chunks={"view": 1 if bad else 2}))
-    raises(PlacementError, "no leaf has", lambda: plan(A, partition="time" if bad else "time"))
+    raises(PlacementError, "no leaf has", lambda: plan(A, partition="time"))
     raises(PlacementError, "different things",
            lambda: plan(A.with_precision("float32") if bad else A, partition="view"))  # fmt: skip
     raises(PlacementError, "different things",
@@ -664,14 +666,12 @@ def grids_that_do_not_fit_are_refused_by_all(rank: int, world: int) -> None:
 
 
 @check
-def ranks_in_another_order(rank: int, world: int) -> None:
+def ranks_in_another_order_are_refused(rank: int, world: int) -> None:
     A = projector((5, 4), 5)
-    p = plan(A, devices=list(range(world))[::-1], executor="torch", partition="view")
-    B = p.lower()
-    x = A.domain.random(1)
-    assert_close(B @ B.domain.put(x), A @ x)
-    assert_close(B.H @ (B @ B.domain.put(x)), A.H @ (A @ x))
-    raises(PlacementError, "all", lambda: plan(A, devices=1, executor="torch"))
+    for devices in (list(range(world))[::-1], [0]):
+        if devices != list(range(world)):
+            raises(PlacementError, "in their order", lambda: plan(A, devices, "torch"))
+    _all_good(rank)
 
 
 def _latecomer(rank: int, world: int, folder: Path) -> None:
@@ -682,8 +682,6 @@ def _latecomer(rank: int, world: int, folder: Path) -> None:
     start(rank, world, folder / "late", seconds=3)
     settle("all here")
     if rank == 1:
-        import time
-
         time.sleep(8)
     else:
         raises(PlacementError, "[1] did not come", lambda: settle("one is missing"))
@@ -727,8 +725,6 @@ def main(rank: int, world: int, folder: Path) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
     sys.stdout.flush()
     # Past the threads of the group: a rank that failed ends at once.
-    import os
-
     os._exit(1 if any(found.values()) else 0)
 
 

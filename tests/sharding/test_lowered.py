@@ -262,14 +262,62 @@ def test_bands_of_an_axis_that_nobody_has_are_refused() -> None:
         plan(compositions.projector(), chunks={"z": 0})
 
 
-def test_torch_tensors_and_their_gradients() -> None:
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_torch_tensors_and_their_gradients(executor: str) -> None:
     torch = pytest.importorskip("torch")
     A = compositions.projector()
-    B = plan(A, devices=3, partition="view").lower()
-    x = torch.tensor(A.domain.random(1), requires_grad=True)
-    (B @ x).pow(2).sum().backward()
-    wanted = 2 * (A.H @ (A @ x.detach().numpy()))
-    assert_close(x.grad.numpy(), wanted)
+    for partition in ("view", "z", {"view": 3, "z": 1}):
+        B = plan(A, devices=3, partition=partition, executor=executor).lower()
+        x = torch.tensor(A.domain.random(1), requires_grad=True)
+        v = torch.tensor(A.domain.random(2))
+        (g,) = torch.autograd.grad((B @ x).pow(2).sum(), x, create_graph=True)
+        assert_close(g.detach().numpy(), 2 * (A.H @ (A @ x.detach().numpy())))
+        (h,) = torch.autograd.grad((g * v).sum(), x)
+        wanted = A.H @ (A @ v.numpy())
+        assert_close(h.numpy(), 2 * wanted)
+        with torch.no_grad():
+            assert not (B @ x).requires_grad
+        several = torch.stack([x.detach(), v])
+        assert_close(torch.func.vmap(lambda t, B=B: B @ t)(several)[1].numpy(), A @ v.numpy())
+        got = torch.func.jvp(lambda t, B=B: B.H @ (B @ t), (x.detach(),), (v,))[1]
+        assert_close(got.numpy(), wanted)
+
+
+@pytest.mark.parametrize("name", list(_functionals()))
+def test_functionals_of_torch_tensors_and_their_gradients(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    f = _functionals()[name]
+    x = f.domain.random(5)
+    for partition in ("auto", "z"):
+        B = plan(f, devices=3, partition=partition).lower()
+        leaf = torch.tensor(x, requires_grad=True)
+        value = B(leaf)
+        assert float(value.detach()) == pytest.approx(f(x), rel=1e-12)
+        value.backward()
+        try:
+            wanted = f.gradient(x)
+        except TypeError:
+            continue
+        assert_close(leaf.grad.numpy(), wanted)
+        assert_close(torch.func.grad(B)(torch.tensor(x)).numpy(), wanted)
+        values = torch.func.vmap(B)(torch.tensor(np.stack([x, 2 * x])))
+        assert float(values[1]) == pytest.approx(f(2 * x), rel=1e-12)
+
+
+def test_weights_of_torch_get_their_gradient() -> None:
+    torch = pytest.importorskip("torch")
+    A = compositions.projector()
+    w = torch.rand(A.codomain.shape, dtype=torch.float64, requires_grad=True)
+    for executor in ("serial", "threads"):
+        B = plan(lo.Diagonal(w, A.codomain) @ A, devices=3, partition="view", executor=executor)
+        B = B.lower()
+        x = torch.tensor(A.domain.random(1), requires_grad=True)
+        with torch.no_grad():
+            B @ x  # blocks made without a graph are not kept
+        gw, gx = torch.autograd.grad((B @ x).pow(2).sum(), [w, x])
+        weights, y = w.detach().numpy(), A @ x.detach().numpy()
+        assert_close(gw.numpy(), 2 * weights * y**2)
+        assert_close(gx.numpy(), 2 * (A.H @ (weights**2 * y)))
 
 
 def test_complex_data_on_a_real_operator() -> None:

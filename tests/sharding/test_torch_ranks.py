@@ -67,7 +67,8 @@ def _run(world: int, folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "world", [2, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+    "world",
+    [2, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("name", _names())
 def test_on_every_rank(name: str, world: int, tmp_path_factory: pytest.TempPathFactory) -> None:
