@@ -1,9 +1,9 @@
 """What compositions cost beside the work in their leaves: python -m benchmarks.overhead
 
-Figures A82 to A86 of the requirements, on 64 float32 entries (A86: 10^6). The unit is the raw
-loop: the same functions of the leaves called one after another. All cases of a table run
-interleaved in one process; the best of the repeats counts. SciPy and PyLops take part where they
-are installed.
+Figures A82 to A86 and A88 of the requirements, on 64 float32 entries (A86: 10^6). The unit is the
+raw loop: the same functions of the leaves called one after another. All cases of a table run
+interleaved in one process, the garbage collector off; the best of the repeats counts. SciPy, PyLops
+and JAX take part where they are installed.
 """
 
 from __future__ import annotations
@@ -220,6 +220,38 @@ def large(repeats: int) -> None:
     compare("A86 20 Diagonals, 10^6", "one multiply", cases, "1.2", repeats, 5)
 
 
+def jitted(repeats: int, calls: int) -> None:
+    """A88: the chain within `jax.jit`, closed over and as an argument."""
+    try:
+        import jax
+    except ImportError:
+        print("jax is not installed: left out")
+        return
+    rng = np.random.default_rng(2)
+    weights = [jax.numpy.asarray(w, "float32") for w in rng.uniform(0.9, 1.1, (TERMS, ENTRIES))]
+    x = jax.numpy.asarray(rng.normal(size=ENTRIES), "float32")
+    flip = jax.numpy.flip
+    # Diagonals alone would be one.
+    reverse = lo.from_functions(flip, flip, domain=lo.Space(ENTRIES))
+    chain = product([lo.Diagonal(w) @ reverse for w in weights])
+
+    def expression(weights: list[Any], x: Any) -> Any:
+        for w in reversed(weights):
+            x = w * flip(x)
+        return x
+
+    closed = jax.jit(functools.partial(expression, weights))
+    passed, ours = jax.jit(expression), jax.jit(lambda A, x: A @ x)
+    ours_closed = jax.jit(lambda x: chain @ x)
+    cases: Cases = {
+        "jnp, arrays closed over": lambda: closed(x).block_until_ready(),
+        "linops, closed over": lambda: ours_closed(x).block_until_ready(),
+        "jnp, arrays as arguments": lambda: passed(weights, x).block_until_ready(),
+        "linops, as an argument": lambda: ours(chain, x).block_until_ready(),
+    }
+    compare("A88 chain of 20 in jit", "jnp, arrays closed over", cases, "1.3", repeats, calls)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=40, help="of which the best counts")
@@ -233,6 +265,7 @@ def main() -> None:
     others = peers(pairs)  # which import JAX
     applying(pairs, x, others, options.repeats, options.calls)
     building(pairs, x, others, options.repeats, options.calls)
+    jitted(options.repeats, options.calls)
     large(options.repeats)
 
 

@@ -45,13 +45,10 @@ def register(cls: type[Operator]) -> bool:
         return False
     _registered.add(cls)
 
-    def children(operator: Any) -> tuple[list[Any], _Static]:
-        data, static = _split(operator)
-        return list(data.values()), static
-
     def children_with_keys(operator: Any) -> tuple[list[tuple[Any, Any]], _Static]:
-        data, static = _split(operator)
-        return [(tree_util.GetAttrKey(name), value) for name, value in data.items()], static
+        values, static = _split(operator)
+        keys = map(tree_util.GetAttrKey, static.names)
+        return list(zip(keys, values, strict=True)), static
 
     def build(static: _Static, values: Iterable[Any]) -> Any:
         data = dict(zip(static.names, values, strict=True))
@@ -59,7 +56,7 @@ def register(cls: type[Operator]) -> bool:
             data[name] = unpacked(data[name], np.dtype(dtype))
         return rebuilt(cls, static.fields, data, static.name)
 
-    tree_util.register_pytree_with_keys(cls, children_with_keys, build, children)
+    tree_util.register_pytree_with_keys(cls, children_with_keys, build, _split)
     return True
 
 
@@ -117,7 +114,7 @@ def decoded(bits: Any) -> Any:
 class _Static:
     """What of an operator is no child; equality leaves the name out."""
 
-    __slots__ = ("fields", "name", "names", "packed")
+    __slots__ = ("_hash", "fields", "name", "names", "packed")
 
     def __init__(
         self,
@@ -127,9 +124,10 @@ class _Static:
         name: str,
     ) -> None:
         self.names, self.fields, self.packed, self.name = names, fields, packed, name
+        self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        return (
+        return self is other or (
             isinstance(other, _Static)
             and self.names == other.names
             and self.fields == other.fields
@@ -137,20 +135,32 @@ class _Static:
         )
 
     def __hash__(self) -> int:
-        return hash((self.names, self.fields, self.packed))
+        if self._hash is None:
+            self._hash = hash((self.names, self.fields, self.packed))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"<{self.name}: {', '.join(self.names)}>"
 
 
-def _split(operator: Operator) -> tuple[dict[str, Any], _Static]:
+def _split(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
+    """The children and the rest; an operator does not change, so it is taken apart once."""
+    found: tuple[tuple[Any, ...], _Static] | None = operator.__dict__.get("_cache_split")
+    if found is None:
+        found = _taken_apart(operator)
+        if operator.__dict__.get("_frozen"):
+            operator.__dict__["_cache_split"] = found
+    return found
+
+
+def _taken_apart(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
     data, fields = flatten(operator)
     tables: list[tuple[str, str]] = []
     for name, dtype in type(operator)._host_arrays.items():
         if name in data:
             data[name] = packed(data[name])
             tables.append((name, dtype))
-    return data, _Static(tuple(data), fields, tuple(tables), operator.name)
+    return tuple(data.values()), _Static(tuple(data), fields, tuple(tables), operator.name)
 
 
 def _register_below(cls: type[Operator]) -> None:

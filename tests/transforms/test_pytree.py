@@ -13,6 +13,7 @@ import pytest
 
 import geometries as ge
 import linops as lo
+from linops.transforms import pytree
 
 
 def tree(seed: int, name: str | None = None) -> Any:
@@ -119,6 +120,21 @@ def test_what_cannot_be_static_is_refused_when_the_operator_is_made() -> None:
             Listed(value)
     for good in ((1, 2), (np.ones(2), np.ones(3)), "text", None, np.ones(2)):
         assert jax.tree.structure(Listed(good)) == jax.tree.structure(Listed(good))
+
+
+def test_an_operator_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    whole = pytree.flatten
+    monkeypatch.setattr(pytree, "flatten", lambda A: taken.append(A) or whole(A))
+    A = 2.5 * lo.Gradient(lo.Space(3)) @ lo.Diagonal(np.ones(3, "float32"))
+    apply = jax.jit(lambda A, x: A @ x)
+    apply(A, jnp.ones(3))
+    first = len(taken)
+    assert first >= 3
+    for _ in range(3):
+        apply(A, jnp.ones(3))
+        jax.tree.leaves(A)
+    assert len(taken) == first
 
 
 def test_a_sparse_matrix_is_static() -> None:
