@@ -375,8 +375,16 @@ def _checked(
     host = {
         name: np.asarray(arrays.to_numpy(values), np.float64) for name, values in frames.items()
     }
-    for fault in frame_faults(host, detector.host):
-        fault.reject()
+    try:
+        for fault in frame_faults(host, detector.host):
+            fault.reject()
+    except GeometryError as error:
+        if arrays.has_float64(frames["centers"]):
+            raise
+        raise GeometryError(
+            f"{error}; {type(frames['centers']).__module__} has only float32 here, which may have "
+            "merged points: float64 serves (NumPy frames, or JAX with jax_enable_x64)"
+        ) from error
     units = {name: _unit(name, values) for name, values in frames.items()}
     if all(map(arrays.is_numpy, frames.values())):
         return units, None

@@ -283,3 +283,11 @@ def test_what_an_invalid_traced_frame_projects_is_nan(build: str) -> None:
     views = [1] if build == "distance" else [0, 1, 2]
     assert np.isnan(np.asarray(lost)).all(axis=1).nonzero()[0].tolist() == views
     assert np.isnan(np.asarray(back)).any()
+
+
+def test_ends_that_float32_merges_are_refused_with_the_way_out() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    frames = [(1e6, 0.0)], [(1e6 + 0.01, 1.0)], [(0.0, 1.0)]
+    Trajectory("fan", *frames, None, Detector(5))
+    with pytest.raises(GeometryError, match="view 0.*float32 here.*float64 serves"):
+        Trajectory("fan", *map(jnp.asarray, frames), None, Detector(5))

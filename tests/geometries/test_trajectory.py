@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import Detector, Trajectory
+from geometries import Detector, Grid, Projector, Trajectory
 from linops.errors import DTypeError, GeometryError
 
 
@@ -196,3 +196,26 @@ def test_a_source_on_a_curved_detector_is_refused() -> None:
             None,
             Detector(1, offset=half * (1 - 1e-16), curvature=4.0),
         )
+
+
+@pytest.mark.parametrize("kind", ["fan", "cone"])
+def test_moving_the_scan_and_the_grid_together_changes_nothing(kind: str) -> None:
+    frames: Any = fan() if kind == "fan" else cone()
+    shift = np.array([0.7, -1.3, 0.4][: frames.dims])
+    shape = (4, 5) if kind == "fan" else (3, 4, 5)
+    x = np.random.default_rng(0).standard_normal(shape)
+    still = Projector(frames, Grid(shape, 0.9, 0.05), precision="float64") @ x
+    center = tuple(0.05 + shift[::-1])
+    moved = Projector(
+        frames.transform(translation=shift), Grid(shape, 0.9, center), precision="float64"
+    )
+    np.testing.assert_allclose(moved @ x, still, atol=1e-12)
+    # A quarter turn about z: the volume turned with the scan gives the same data.
+    turn = np.eye(frames.dims)
+    turn[:2, :2] = [[0, -1], [1, 0]]
+    turned = Projector(
+        frames.transform(turn),
+        Grid((*shape[:-2], shape[-1], shape[-2]), 0.9, center=(*[0.05] * (frames.dims - 1), -0.05)),
+        precision="float64",
+    )
+    np.testing.assert_allclose(turned @ np.rot90(x, -1, axes=(-2, -1)), still, atol=1e-12)
