@@ -25,6 +25,7 @@ __all__ = [
     "each",
     "first",
     "hand_out",
+    "handed_back",
     "products",
     "require_finite",
     "subtract",
@@ -153,6 +154,15 @@ def hand_out(x: Any) -> Any:
         return x
 
     return each(part, x)
+
+
+def handed_back(x: Any, space: AnySpace, given: Any, source: AnySpace) -> Any:
+    """`x` where the measurements lived: plain, in their namespace, if they were plain."""
+    parts = given if isinstance(source, ProductSpace) else (given,)
+    apart = [m.lives_apart(part) for m, part in zip(source.members, parts, strict=True)]
+    if all(apart):
+        return x
+    return each(lambda part: arrays.convert(part, first(given)), space.gather(x))
 
 
 def _coefficient(factor: np.ndarray, like: Array) -> Any:

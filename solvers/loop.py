@@ -18,7 +18,16 @@ from linops.errors import CheckpointError
 from linops.operator import LinearOperator
 from solvers import controls
 from solvers.checkpoint import Checkpointer
-from solvers.elements import admit, batch_of, first, hand_out, products, require_finite, zeros
+from solvers.elements import (
+    admit,
+    batch_of,
+    first,
+    hand_out,
+    handed_back,
+    products,
+    require_finite,
+    zeros,
+)
 from solvers.result import (
     CALLBACK_STOPPED,
     LIMIT_REACHED,
@@ -77,12 +86,7 @@ class Run:
         every = controls.positive_count("checkpoint_every", checkpoint_every)
         kept = None if keep is None else controls.positive_count("keep", keep)
         self.A = A
-        self._plain = not all(
-            member.lives_apart(part)
-            for member, part in zip(
-                A.codomain.members, y if isinstance(y, tuple) else (y,), strict=False
-            )
-        )
+        self._given = y
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)
         require_finite(self.y, "y")
@@ -204,7 +208,7 @@ class Run:
         ended = [self._reasons[index] for index in np.ndindex(*self.batch)]
         reasons, converged = [reason for reason, _ in ended], [met for _, met in ended]
         return SolverResult(
-            solution=self.A.domain.gather(self.x) if self._plain else self.x,
+            solution=handed_back(self.x, self.A.domain, self._given, self.A.codomain),
             iterations=self.iteration,
             residual_history=rows,
             converged=converged if self.batch else converged[0],

@@ -38,6 +38,8 @@ __all__ = [
 class JaxDevices:
     """Devices of JAX, of this process or of all of `jax.distributed`."""
 
+    apart = True
+
     def put(self, placement: Placement, x: Any) -> Any:
         """`x` in shares; each is sent for itself, and its zero tail is made on its device."""
         import jax
