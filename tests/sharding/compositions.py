@@ -52,6 +52,17 @@ def _filtered() -> LinearOperator:
     return A.H @ (transform.H @ middle @ transform)
 
 
+def _deformed() -> LinearOperator:
+    A = projector()
+    bent = np.random.default_rng(6).uniform(-0.8, 0.8, (3, *A.domain.shape))
+    return A @ lo.Interpolate(A.domain, displacement=bent)
+
+
+def _linearised() -> LinearOperator:
+    A = projector()
+    return lo.transmission(A, 2.0).jacobian(A.domain.random(8))
+
+
 def _stacked() -> LinearOperator:
     A = projector()
     return lo.vstack([A, 0.5 * lo.Gradient(A.domain)])
@@ -72,6 +83,8 @@ LINEAR: dict[str, Callable[[], LinearOperator]] = {
     "aligned projector": aligned,
     "ramp filter, then adjoint": _filtered,
     "gram with weights": _gram,
+    "projector after a deformation": _deformed,
+    "Gauss-Newton Jacobian": _linearised,
     "projector over gradient": _stacked,
     "sum of projectors": _sum,
     "side by side": lambda: lo.hstack([projector(), 2 * projector()]),
