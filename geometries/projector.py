@@ -21,7 +21,7 @@ from linops.arrays import Array
 from linops.compiled.hosted import hosted
 from linops.cost import Cost, bytes_of
 from linops.errors import GeometryError
-from linops.operator import LinearOperator
+from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.space import Space
 
@@ -175,6 +175,16 @@ class Projector(LinearOperator):
                 f"{new.detector.shape} cells"
             )
         return self._like(geometry, self.precision)
+
+    def geometry_operator(self, x: Array) -> Operator:
+        """The projections of `x` as an Operator of the frames, with derivatives in them.
+
+        Its argument is the tuple (sources or directions, centers, u[, v]); see
+        `geometries.geometry_gradient.GeometryOperator`.
+        """
+        from geometries.geometry_gradient import GeometryOperator
+
+        return GeometryOperator(self, x)
 
     def _like(self, geometry: Beam | Trajectory, precision: str | Precision) -> Projector:
         choice = self._choice

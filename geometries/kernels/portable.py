@@ -24,6 +24,7 @@ from geometries.kernels.portable_rays import Box, Lines, Rays, arange, lines_of,
 from linops import arrays
 from linops.arrays import Array
 from linops.transforms.pytree import decoded
+from linops.transforms.torch_function import recording
 
 if TYPE_CHECKING:
     from geometries.projector import Projector
@@ -33,13 +34,17 @@ __all__ = [
     "Scan",
     "Setup",
     "batches",
+    "cell_offsets",
     "forward",
     "gram_diagonal",
+    "part_of",
     "project",
+    "project_with",
     "run",
     "scan_of",
     "setup_of",
     "squares",
+    "windowed",
 ]
 
 _CPU_BYTES = 16 << 20
@@ -47,22 +52,29 @@ _CPU_BYTES = 16 << 20
 
 def project(projector: Projector, x: Array, adjoint: bool = False) -> Array:
     """`projector @ x`, or its adjoint, by array code; `x` is validated, batch axes in front."""
-    source, target = projector.domain.shape, projector.codomain.shape
-    if adjoint:
-        source, target = target, source
+    ends = projector.domain.shape, projector.codomain.shape
+    source, target = ends[::-1] if adjoint else ends
     batch = tuple(x.shape)[: x.ndim - len(source)]
-    count = math.prod(batch)
-    if 0 in (count, *source, *target):
-        return arrays.zeros((*batch, *target), arrays.dtype_of(x), x)
+    if 0 in (*batch, *source, *target):
+        return _nothing(projector, x, (*batch, *target))
+    parts = (projector.frames, projector.offsets, projector.heights)
+    traced = [part for part in parts if arrays.is_traced(part)]
+    if traced and arrays.is_numpy(x):
+        x = arrays.convert(x, traced[0])
+    if any(_follows(part, x) for part in parts if part is not None):
+        from geometries.geometry_gradient import project_followed
+
+        return project_followed(projector, x, adjoint)
+    return project_with(setup_of(projector, x), scan_of(projector, x), x, adjoint)
+
+
+def project_with(setup: Setup, scan: Scan, x: Array, adjoint: bool) -> Array:
+    """The projection of `x`, batch axes in front, or its adjoint, along the rays of a scan."""
     xp = arrays.namespace(x)
-    setup = setup_of(projector, x)
-    found = run(
-        _adjoint if adjoint else forward,
-        setup,
-        x,
-        scan_of(projector, x),
-        xp.reshape(x, (count, *source)),
-    )
+    source, target = (setup.cells, setup.voxels) if adjoint else (setup.voxels, setup.cells)
+    batch = tuple(x.shape)[: x.ndim - len(source)]
+    flat = xp.reshape(x, (math.prod(batch), *source))
+    found = run(_adjoint if adjoint else forward, setup, x, scan, flat)
     return xp.reshape(found, (*batch, *target))
 
 
@@ -179,8 +191,40 @@ class Scan(NamedTuple):
     real_cols: Array
 
 
-def _windowed(
-    setup: Setup, frames: tuple[Array, ...], offsets: Array, heights: Array, window: Array
+def part_of(
+    setup: Setup, offsets: Array, heights: Array, window: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Offsets and heights of the part of the detector in the window, and which rows, columns exist.
+
+    `offsets`, `heights` are those of the whole detector; see `lines_of`.
+    """
+    xp = arrays.namespace(offsets)
+    window = arrays.convert(window, offsets)
+    detector = (1, *setup.detector)[-2:]
+    first = [0 * window[0], *(window[2 + k] for k in range(len(setup.detector)))][-2:]
+    number = [
+        arange(count, window) + start
+        for count, start in zip((setup.rows, setup.cells[-1]), first, strict=True)
+    ]
+    held = [
+        xp.minimum(xp.maximum(n, 0 * n), 0 * n + (count - 1))
+        for n, count in zip(number, detector, strict=True)
+    ]
+    real = [(n >= 0) & (n < count) for n, count in zip(number, detector, strict=True)]
+    offsets = xp.take(offsets, held[1], axis=2)
+    if offsets.shape[1] > 1:
+        offsets = xp.take(offsets, held[0], axis=1)
+    return offsets, xp.take(heights, held[0], axis=0), real[0], real[1]
+
+
+def windowed(
+    setup: Setup,
+    frames: tuple[Array, ...],
+    offsets: Array,
+    heights: Array,
+    window: Array,
+    rows: Array | None = None,
+    cols: Array | None = None,
 ) -> Scan:
     """The arrays of a part of a scan, in the namespace of the frames.
 
@@ -191,27 +235,20 @@ def _windowed(
     frames
         Source or direction, centre, u[, v] of the part's views, `(views, dims)`.
     offsets, heights
-        Of the whole detector's cells; see `lines_of`.
+        Of the part's cells.
     window
         First and last real view, first row and column, first plane of each axis: whole numbers.
+    rows, cols
+        Which of the part's rows and columns exist; found from the window if left out.
     """
     xp = arrays.namespace(frames[0])
     window = arrays.convert(window, frames[0])
-    detector = (1, *setup.detector)[-2:]
-    first = window[2 : 2 + len(setup.detector)]
-    number = [
-        arange(count, window) + (first[k - 2] if k - 2 >= -len(setup.detector) else 0 * window[0])
-        for k, count in enumerate((setup.rows, setup.cells[-1]))
-    ]
-    held = [
-        xp.minimum(xp.maximum(n, 0 * n), 0 * n + (count - 1))
-        for n, count in zip(number, detector, strict=True)
-    ]
-    exist = [(n >= 0) & (n < count) for n, count in zip(number, detector, strict=True)]
+    if rows is None or cols is None:
+        whole = xp.zeros_like(frames[0][:1, :1])
+        shape = (1, *setup.detector)[-2:]
+        spread = xp.broadcast_to(whole, (1, shape[1])), xp.broadcast_to(whole[:, 0], (shape[0],))
+        _, _, rows, cols = part_of(setup, spread[0][None, ..., None], spread[1], window)
     view = arange(setup.cells[0], window)
-    offsets = xp.take(offsets, held[1], axis=2)
-    if offsets.shape[1] > 1:
-        offsets = xp.take(offsets, held[0], axis=1)
     planes = xp.flip(window[2 + len(setup.detector) :])
     counts = arrays.convert(np.asarray(setup.grid[::-1], np.int32), window)
     sizes = arrays.convert(np.asarray(setup.voxels[::-1], np.int32), window)
@@ -220,10 +257,11 @@ def _windowed(
     )
     return Scan(
         lines,
-        xp.take(heights, held[0], axis=0),
+        heights,
         Box(planes, xp.maximum(planes, 0 * planes), xp.minimum(planes + sizes, counts)),
         (view >= window[0]) & (view < window[1]),
-        *exist,
+        rows,
+        cols,
     )
 
 
@@ -234,11 +272,14 @@ def forward(setup: Setup, scan: Scan, x: Array) -> Array:
     total = math.prod(setup.cells)
 
     def one(number: Any) -> Array:
-        weights, index = _pieces(setup, scan, number, x)
+        weights, index, invalid = _pieces(setup, scan, number, x)
         where = xp.reshape(index, (-1,))
         return _stacked(
-            lambda k: xp.sum(
-                weights * xp.reshape(arrays.take_last(flat[k, :], where), weights.shape), axis=1
+            lambda k: (
+                invalid
+                + xp.sum(
+                    weights * xp.reshape(arrays.take_last(flat[k, :], where), weights.shape), axis=1
+                )
             ),
             x.shape[0],
             weights,
@@ -305,19 +346,17 @@ def rays_a_batch(setup_cells: int, model: str, voxels: tuple[int, ...], like: Ar
     return max(math.ceil(setup_cells / count), 1)
 
 
-def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, Array]:
+def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, Array, Array]:
+    """Weights and positions, and for each ray 0, or NaN where its frame is no frame."""
     xp = arrays.namespace(like)
     rays, inside = rays_at(setup, scan, number)
-    weights, index = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
+    weights, index, _ = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
     used = inside[:, None] & (weights > 0)
     weights = arrays.cast(weights, arrays.dtype_of(like))
-    weights = xp.where(used, weights, xp.zeros_like(weights))
-    index = xp.where(used, index, xp.full_like(index, -1))
-    # A frame that a trace found invalid is NaN: so is its data, which a clipped ray would lose.
-    lost = (inside & xp.isnan(rays.norm + xp.sum(rays.origin, axis=1)))[:, None]
     return (
-        xp.where(lost, xp.full_like(weights, math.nan), weights),
-        xp.where(lost, xp.zeros_like(index), index),
+        xp.where(used, weights, xp.zeros_like(weights)),
+        xp.where(used, index, xp.full_like(index, -1)),
+        0.0 * arrays.cast(rays.metre, arrays.dtype_of(like)),
     )
 
 
@@ -330,14 +369,18 @@ def _scattered(setup: Setup, scan: Scan, y: Array, change: Callable[[Array], Arr
     parts = xp.reshape(padded, (y.shape[0], batches(setup), setup.batch))
 
     def one(number: Any, sums: Array) -> Array:
-        weights, index = _pieces(setup, scan, number, y)
+        weights, index, invalid = _pieces(setup, scan, number, y)
         weights, where = change(weights), xp.reshape(index, (-1,))
-        return sums + _stacked(
-            lambda k: arrays.scatter_add(
-                xp.reshape(weights * parts[k, number, :][:, None], (-1,)), where, size
-            ),
-            y.shape[0],
-            y,
+        return (
+            sums
+            + xp.sum(invalid)
+            + _stacked(
+                lambda k: arrays.scatter_add(
+                    xp.reshape(weights * parts[k, number, :][:, None], (-1,)), where, size
+                ),
+                y.shape[0],
+                y,
+            )
         )
 
     start = arrays.zeros((y.shape[0], size), arrays.dtype_of(y), y)
@@ -345,10 +388,27 @@ def _scattered(setup: Setup, scan: Scan, y: Array, change: Callable[[Array], Arr
     return xp.reshape(sums, (y.shape[0], *setup.voxels))
 
 
+def _nothing(projector: Projector, x: Array, shape: tuple[int, ...]) -> Array:
+    """Zeros of a call with an empty axis, with whatever graph its operands have."""
+    zero = arrays.zeros(shape, arrays.dtype_of(x), x)
+    for part in (x, projector.frames):
+        if type(part) is type(x) and arrays.requires_gradient(part):
+            xp = arrays.namespace(x)
+            # A sum of nothing, or of what is selected away.
+            zero = zero + arrays.cast(xp.sum(xp.zeros_like(part) * part), arrays.dtype_of(x))
+    return zero
+
+
+def _follows(part: Array, x: Array) -> bool:
+    return arrays.is_traced(part) or (arrays.is_torch(x) and recording(part))
+
+
 def _scan(projector: Projector, parts: Sequence[Array], window: Array) -> Scan:
     frames, offsets, heights = parts
     split = tuple(frames[:, k, :] for k in range(projector.grid.dims + 1))
-    return _windowed(setup_of(projector, frames), split, offsets, heights, window)
+    setup = setup_of(projector, frames)
+    offsets, heights, *real = part_of(setup, offsets, heights, window)
+    return windowed(setup, split, offsets, heights, window, *real)
 
 
 def _wide(part: Array, dtype: np.dtype, like: Array) -> Array:

@@ -53,6 +53,8 @@ class Rays(NamedTuple):
     foot: Array  # (R,): where the detector cell stands
     metre: Array  # (R,): physical length of one unit
     norm: Array  # (R,): length in cells of source to cell, or of the given direction
+    way: Array  # (R, dims): physical, source to cell, or the given direction
+    size: Array  # (dims,): of a cell of the grid
 
 
 class Box(NamedTuple):
@@ -68,6 +70,7 @@ class Side(NamedTuple):
 
     origin: Array
     direction: Array
+    size: Array
     first: Array
     low: Array
     high: Array
@@ -91,7 +94,6 @@ class Marched(NamedTuple):
     bounds: Array  # (R, N, dims + 1): parameters between which the pieces lie
     index: Array  # (R, N, dims): flat position of the cell in the array; -1 for none
     crossings: tuple[Array, ...]  # (R, N) each: of the other axes, within the slab
-    axes: tuple[Array, ...]  # as those of the slabs
 
 
 def lines_of(
@@ -204,6 +206,8 @@ def rays_of(
         norm * foot,
         xp.sqrt(_dot(stretched, stretched)),
         norm,
+        stretched * norm[:, None],
+        _vector(spacing, direction),
     )
 
 
@@ -224,8 +228,8 @@ def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...]) -> Slabs:
             return xp.sum(chosen, axis=-1, dtype=values.dtype)[:, None]
 
         return Side(
-            real(rays.origin), real(rays.direction), whole(box.first), whole(box.low),
-            whole(box.high), whole(steps),
+            real(rays.origin), real(rays.direction), real(rays.size), whole(box.first),
+            whole(box.low), whole(box.high), whole(steps),
         )  # fmt: skip
 
     drive, *lateral = (side(mask) for mask in axes)
@@ -244,10 +248,9 @@ def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...]) -> Slabs:
     )
 
 
-def march(rays: Rays, box: Box, shape: tuple[int, ...]) -> Marched:
-    """All pieces of rays in the cells of an array of `shape`, in the order x, y[, z]."""
-    xp = arrays.namespace(rays.origin)
-    slabs = slabs_of(rays, box, shape)
+def march(slabs: Slabs) -> Marched:
+    """All pieces of rays in the cells of their slabs."""
+    xp = arrays.namespace(slabs.begin)
     begin, end = slabs.begin, slabs.end
     crossings = []
     for side in slabs.lateral:
@@ -270,9 +273,7 @@ def march(rays: Rays, box: Box, shape: tuple[int, ...]) -> Marched:
             inside = inside & (cell >= side.low) & (cell < side.high)
             flat = flat + (cell - side.first) * side.stride
         found.append(xp.where(inside, flat, xp.full_like(flat, -1)))
-    return Marched(
-        xp.stack(bounds, axis=-1), xp.stack(found, axis=-1), tuple(crossings), slabs.axes
-    )
+    return Marched(xp.stack(bounds, axis=-1), xp.stack(found, axis=-1), tuple(crossings))
 
 
 def driving(direction: Array) -> tuple[Array, ...]:

@@ -1,0 +1,274 @@
+"""Derivatives in the geometry: `A.geometry_operator(x)`, and what autodiff sees of a projector.
+
+`GeometryOperator` maps frames to projections of one volume; `GeometryJacobian` is its derivative, a
+linear operator. Portable projectors built from torch or JAX arrays use the same derivative, so
+`jax.grad` and torch's backward record no ray. The arithmetic is in
+`geometries/kernels/portable_gradient.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from geometries.kernels import portable
+from geometries.kernels.portable_gradient import Frames, pull, push, unit
+from geometries.trajectory import Trajectory
+from linops import arrays
+from linops.arrays import Array
+from linops.errors import GeometryError
+from linops.maps import Operator
+from linops.operator import LinearOperator
+from linops.space import ProductSpace, Space
+from linops.transforms import declared
+from linops.transforms.pytree import decoded
+from linops.transforms.torch_function import recording
+
+if TYPE_CHECKING:
+    from geometries.projector import Projector
+
+__all__ = ["GeometryJacobian", "GeometryOperator", "project_followed"]
+
+_TWICE = (
+    "second derivatives with respect to the geometry are not available; differentiate once in the "
+    "geometry, or hold one of the two fixed (detach, jax.lax.stop_gradient)"
+)
+
+
+class GeometryOperator(Operator):
+    """Frames to the projections of one volume: `A.geometry_operator(x)`.
+
+    The domain is a tuple: sources (or directions), centers, u and, for volumes, v, `(views, dims)`
+    each. `jvp`, `vjp` and `jacobian` are the derivatives in them; axes and directions are
+    normalised, so moving one along itself changes nothing. Each call is checked like a new
+    projector; under a trace shapes alone are, and invalid frames give NaN.
+    """
+
+    def __init__(self, base: Projector, x: Array) -> None:
+        if not arrays.is_array(x):
+            raise GeometryError("geometry_operator takes an array: the volume that is projected")
+        base.domain.check_shape(x, f"{base.name}.geometry_operator")
+        trajectory = base.geometry.trajectory
+        if trajectory.detector.surface is not None:
+            raise GeometryError(
+                "geometry_operator has no parameters of surfaces; build a portable projector from "
+                "torch or JAX parameters and differentiate it"
+            )
+        batch = tuple(x.shape)[: x.ndim - base.domain.ndim]
+        views, dims = trajectory.views, trajectory.dims
+        names = ["directions" if trajectory.sources is None else "sources", "centers", "u", "v"]
+        member = Space((views, dims), _wide(x), ("view", "xyz"))
+        axes = tuple(f"batch{k}" for k in range(len(batch))) + tuple(base.codomain.axes or ())
+        super().__init__(
+            ProductSpace((member,) * (dims + 1)),
+            Space((*batch, *base.codomain.shape), base.dtype, axes),
+            precision=base.precision,
+            name="Projector.geometry_operator",
+        )
+        self.base = base
+        self.x = arrays.snapshot(x)
+        self.names = tuple(names[: dims + 1])
+
+    def _apply(self, frames: tuple[Array, ...]) -> Array:
+        projector = self._projector(frames)
+        x = self.x
+        if not arrays.is_numpy(frames[0]) and arrays.is_numpy(x):
+            x = arrays.convert(x, frames[0])
+        found = projector(x)
+        like = frames[0]
+        return found if arrays.is_jax(found) else arrays.convert(found, like)
+
+    def _jacobian(self, frames: tuple[Array, ...]) -> LinearOperator:
+        self._projector(frames)
+        base = self.base
+        offsets, heights = portable.cell_offsets(base.geometry.trajectory.host)
+        x = arrays.cast(self.x, base.domain.dtype)
+        setup = portable.setup_of(base, x)
+        cells = portable.part_of(setup, offsets, heights, base.window)[:2]
+        return GeometryJacobian(setup, frames, cells, base.window, x, False, False)
+
+    def _projector(self, frames: tuple[Array, ...]) -> Projector:
+        trajectory = self.base.geometry.trajectory
+        v = frames[3] if len(frames) == 4 else None
+        new = Trajectory(trajectory.kind, *frames[:3], v, trajectory.detector)
+        return self.base.with_geometry(new)
+
+
+class GeometryJacobian(LinearOperator):
+    """The derivative of projections, or of a back projection, in the geometry.
+
+    The domain is a tuple of changes of the frames and, where `cells` is set, of the offsets and
+    heights of the detector's cells. Each batch of rays is traced again in every apply.
+    """
+
+    def __init__(
+        self,
+        setup: portable.Setup,
+        vectors: Sequence[Array],
+        offsets: Sequence[Array],
+        window: Array,
+        held: Array,
+        cells: bool,
+        back: bool,
+        free: bool = False,
+    ) -> None:
+        parts = (*vectors, *offsets) if cells else tuple(vectors)
+        wide = _wide(held)
+        source, target = setup.voxels, setup.cells
+        if back:
+            source, target = target, source
+        batch = tuple(held.shape)[: held.ndim - len(source)]
+        super().__init__(
+            ProductSpace(tuple(Space(tuple(part.shape), wide) for part in parts)),
+            Space((*batch, *target), arrays.dtype_of(held)),
+            name="derivative in the geometry",
+        )
+        self.setup, self.window = setup, window
+        self.vectors, self.offsets = tuple(vectors), tuple(offsets)
+        self.held = held
+        self._cells, self._back, self._free = cells, back, free
+
+    def _apply(self, moves: tuple[Array, ...]) -> Array:
+        fixed, recorded = self._fixed()
+        if recorded:
+            return declared.refused(fixed(moves), _TWICE, recorded)
+        at, held, scan = self._operands(moves[0])
+        still = [
+            arrays.zeros(tuple(p.shape), arrays.dtype_of(p), p) for p in (at.offsets, at.heights)
+        ]
+        move = _frames((*moves, *still) if not self._cells else moves)
+        pushed = _pushed_back if self._back else _pushed
+        found = portable.run(pushed, self.setup, held, scan, at, move, held)
+        return arrays.namespace(found).reshape(found, self.codomain.shape)
+
+    def _apply_adjoint(self, y: Array) -> tuple[Array, ...]:
+        fixed, recorded = self._fixed()
+        if recorded:
+            return declared.refused(fixed.H(y), _TWICE, recorded)
+        at, held, scan = self._operands(y)
+        y = arrays.namespace(y).reshape(y, (held.shape[0], *self._ends()[1]))
+        pair = (y, held) if self._back else (held, y)
+        found = portable.run(pull, self.setup, held, scan, at, *pair)
+        return tuple(found if self._cells else found[: len(self.vectors)])
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+    def _ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        ends = self.setup.voxels, self.setup.cells
+        return ends[::-1] if self._back else ends
+
+    def _fixed(self) -> tuple[Any, list[Array]]:
+        """The same without graphs, and the tensors that have one."""
+        parts = (*self.vectors, *self.offsets, self.held)
+        recorded = [] if self._free else [part for part in parts if recording(part)]
+        if not recorded:
+            return self, []
+        plain = [part.detach() if arrays.is_torch(part) else part for part in parts]
+        count = len(self.vectors)
+        return GeometryJacobian(
+            self.setup, plain[:count], (plain[count], plain[count + 1]), self.window, plain[-1],
+            self._cells, self._back, free=True,
+        ), recorded  # fmt: skip
+
+    def _operands(self, like: Array) -> tuple[Frames, Array, portable.Scan]:
+        wide = np.dtype("float64" if arrays.has_float64(like) else "float32")
+
+        def there(part: Array) -> Array:
+            part = arrays.convert(arrays.cast(part, wide), like)
+            return declared.refuse(part, _TWICE) if arrays.is_jax(part) else part
+
+        at = _frames(tuple(there(part) for part in (*self.vectors, *self.offsets)))
+        held = arrays.convert(self.held, like)
+        held = arrays.namespace(held).reshape(held, (-1, *self._ends()[0]))
+        straight = at._replace(
+            first=unit(at.first) if self.setup.parallel else at.first,
+            u=unit(at.u),
+            v=None if at.v is None else unit(at.v),
+        )
+        scan = portable.windowed(self.setup, straight.vectors, at.offsets, at.heights, self.window)
+        return at, held, scan
+
+
+class FollowedProjection(LinearOperator):
+    """A projection, or its adjoint, along rays whose frames and cells are followed themselves."""
+
+    _exact: ClassVar[bool] = True
+    batched: bool = True
+
+    def __init__(
+        self, setup: portable.Setup, parts: Sequence[Array], window: Array, back: bool, like: Array
+    ) -> None:
+        ends = [Space(shape, arrays.dtype_of(like)) for shape in (setup.voxels, setup.cells)]
+        super().__init__(*(ends[::-1] if back else ends), name="Projector")
+        self.setup, self.window = setup, window
+        self.parts = tuple(parts)
+        self._back = back
+
+    def _apply(self, x: Array) -> Array:
+        return _project(self.setup, self.parts, self.window, x, self._back)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return _project(self.setup, self.parts, self.window, y, not self._back)
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self
+
+
+def project_followed(projector: Projector, x: Array, adjoint: bool) -> Array:
+    """`projector @ x`, or its adjoint, differentiable in its frames and cells, and in `x`.
+
+    `x` is of the frames' library.
+    """
+    setup = portable.setup_of(projector, x)
+    frames, offsets, heights = _together(
+        (decoded(projector.frames), projector.offsets, projector.heights), x
+    )
+    cells = portable.part_of(setup, offsets, heights, projector.window)[:2]
+    vectors = [frames[:, k, :] for k in range(projector.grid.dims + 1)]
+    return _project(setup, (*vectors, *cells), projector.window, x, adjoint)
+
+
+def _project(
+    setup: portable.Setup, parts: Sequence[Array], window: Array, x: Array, adjoint: bool
+) -> Array:
+    def value(*arguments: Array) -> Array:
+        *vectors, offsets, heights, x = arguments
+        scan = portable.windowed(setup, tuple(vectors), offsets, heights, window)
+        return portable.project_with(setup, scan, x, adjoint)
+
+    def derivatives(*arguments: Array) -> list[tuple[tuple[int, ...], LinearOperator]]:
+        *vectors, offsets, heights, x = arguments
+        moved = GeometryJacobian(setup, vectors, (offsets, heights), window, x, True, adjoint)
+        fixed = FollowedProjection(setup, arguments[:-1], window, adjoint, x)
+        return [(tuple(range(len(parts))), moved), ((len(parts),), fixed)]
+
+    return declared.apply(value, derivatives, [*parts, x])
+
+
+def _together(parts: Sequence[Array], like: Array) -> list[Array]:
+    dtype = np.dtype(_wide(like))
+    return [arrays.convert(arrays.cast(part, dtype), like) for part in parts]
+
+
+def _pushed(
+    setup: portable.Setup, scan: portable.Scan, at: Frames, move: Frames, held: Array
+) -> Array:
+    return push(setup, scan, at, move, held, False)
+
+
+def _pushed_back(
+    setup: portable.Setup, scan: portable.Scan, at: Frames, move: Frames, held: Array
+) -> Array:
+    return push(setup, scan, at, move, held, True)
+
+
+def _frames(parts: Sequence[Array]) -> Frames:
+    first, middle, u, *v, offsets, heights = parts
+    return Frames(first, middle, u, v[0] if v else None, offsets, heights)
+
+
+def _wide(like: Array) -> str:
+    return "float64" if arrays.has_float64(like) else "float32"

@@ -1,0 +1,284 @@
+"""Derivatives in the geometry: published values, differences, both modes, both libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from geometries import ConeBeam, Detector, FanBeam, Grid, Projector, Trajectory
+from geometries.surfaces import Surface
+from linops.errors import GeometryError
+from linops.testing import check_operator
+
+THREE = np.array([0.231, 0.811, 1.431])
+FLAT, SOLID = Grid((3, 4), (1.1, 0.7)), Grid((2, 3, 4), (1.3, 0.9, 0.6))
+CELLS = Detector((2, 3), (0.67, 0.91), (0.11, -0.17))
+OFFSET = np.array([[0.173, -0.239], [-0.119, 0.281], [0.317, 0.113]])
+E_U = np.stack([np.cos(THREE), np.sin(THREE)], 1)
+E_R = np.stack([-np.sin(THREE), np.cos(THREE)], 1)
+
+
+def wave(shape: tuple[int, ...], phase: float) -> np.ndarray:
+    k = np.arange(np.prod(shape))
+    return (np.sin(0.713 * k + phase) + 0.2 * np.cos(0.317 * k)).reshape(shape)
+
+
+def tilted(kind: str) -> Trajectory:
+    """Frames in no special position, one tilt and one place a view."""
+    rng = np.random.default_rng(7)
+    cone = ConeBeam(THREE, CELLS, 7.1, 12.4).trajectory
+    q = np.stack([np.linalg.qr(np.eye(3) + 0.1 * rng.standard_normal((3, 3)))[0] for _ in range(3)])
+    q = q * np.sign(np.einsum("kii->ki", q))[:, None, :]
+    moved = cone.transform(q, 0.3 * rng.standard_normal((3, 3)))
+    if kind == "cone":
+        return moved
+    return Trajectory("parallel", moved.normals, moved.centers, moved.u, moved.v, CELLS)
+
+
+SCANS: dict[str, tuple[Any, Grid]] = {
+    "parallel F": (
+        Trajectory("parallel", E_R, OFFSET + 3.7 * E_R, E_U, None, Detector(5, 0.91)), FLAT,
+    ),
+    "fan F": (
+        Trajectory("fan", OFFSET - 7.1 * E_R, OFFSET + 5.3 * E_R, E_U, None, Detector(5, 0.91)),
+        FLAT,
+    ),
+    "equiangular": (FanBeam(THREE, Detector(5, 0.91, 0.13, 12.4), 7.1, 12.4), FLAT),
+    "parallel 3-D": (tilted("parallel"), SOLID),
+    "cone": (tilted("cone"), SOLID),
+    "inside": (ConeBeam(THREE, Detector((2, 3), 0.41, 0.13), 0.63, 1.3, 1.7), SOLID),
+}  # fmt: skip
+
+
+def frames(projector: Projector) -> tuple[np.ndarray, ...]:
+    t = projector.geometry.trajectory
+    first = t.directions if t.sources is None else t.sources
+    return tuple(np.array(f) for f in (first, t.centers, t.u, t.v) if f is not None)
+
+
+def normalised(parts: list[np.ndarray], parallel: bool) -> tuple[np.ndarray, ...]:
+    free = (1,) if parallel else (0, 1)
+    return tuple(
+        p if k in free else p / np.linalg.norm(p, axis=1, keepdims=True)
+        for k, p in enumerate(parts)
+    )
+
+
+@pytest.mark.parametrize(("case", "value"), [("parallel F", -8.113498009), ("fan F", -0.247236319)])
+def test_published_slopes_of_a_centre(case: str, value: float) -> None:
+    A = Projector(*SCANS[case], precision="float64")
+    x, y = wave(A.domain.shape, 0), wave(A.codomain.shape, 0.31)
+    N, at = A.geometry_operator(x), frames(A)
+    np.testing.assert_array_equal(N(at), A @ x)
+    assert N.vjp(at, y)[1][0, 0] == pytest.approx(value, rel=1e-6)
+    move = tuple(np.zeros_like(f) for f in at)
+    move[1][0, 0] = 1
+    assert (N.jvp(at, move) * y).sum() == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["numba", "portable"])
+@pytest.mark.parametrize("name", SCANS)
+def test_both_modes_are_the_differences_of_the_projection(name: str, backend: str) -> None:
+    A = Projector(*SCANS[name], backend=backend, precision="float64")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, *A.domain.shape))
+    N, at = A.geometry_operator(x), frames(A)
+    y = rng.standard_normal(N.codomain.shape)
+    J = N.jacobian(at)
+    back = J.H(y)
+    parallel = A.geometry.kind == "parallel"
+    for number, part in enumerate(at):
+        for index in np.ndindex(part.shape):
+            move = [np.zeros_like(f) for f in at]
+            move[number][index] = 1
+            slopes = []
+            for step in (1e-5, 3e-6):
+                ends = [
+                    A.with_geometry(_scan(A, normalised(
+                        [f + s * m for f, m in zip(at, move, strict=True)], parallel))) @ x
+                    for s in (step, -step)
+                ]  # fmt: skip
+                slopes.append((ends[0] - ends[1]) / (2 * step))
+            forward = J(tuple(move))
+            scale = max(np.abs(slopes[1]).max(), 0.1)
+            np.testing.assert_allclose(forward, slopes[1], atol=2e-6 * scale)
+            assert back[number][index] == pytest.approx((y * forward).sum(), abs=1e-11)
+
+
+def _scan(A: Projector, parts: tuple[np.ndarray, ...]) -> Trajectory:
+    t = A.geometry.trajectory
+    # Steps of 1e-5 leave axes orthogonal within what a Trajectory asks.
+    return Trajectory(t.kind, *parts[:3], parts[3] if len(parts) == 4 else None, t.detector)
+
+
+@pytest.mark.parametrize("model", ["siddon", "joseph"])
+@pytest.mark.parametrize("name", ["parallel F", "cone"])
+def test_the_jacobian_keeps_the_contract(name: str, model: str) -> None:
+    A = Projector(*SCANS[name], model, "portable", "float64")
+    J = A.geometry_operator(wave(A.domain.shape, 0)).jacobian(frames(A))
+    check_operator(J, skip={"jax": "float64 without x64", "pickling": "made for one volume"})
+    assert J.codomain.shape == A.codomain.shape
+
+
+def test_moving_an_axis_along_itself_changes_nothing() -> None:
+    A = Projector(*SCANS["parallel 3-D"], precision="float64")
+    N, at = A.geometry_operator(wave(A.domain.shape, 0)), frames(A)
+    for number in (0, 2, 3):
+        move = tuple(f * (k == number) for k, f in enumerate(at))
+        np.testing.assert_allclose(N.jvp(at, move), 0, atol=1e-13)
+    back = N.vjp(at, wave(A.codomain.shape, 0.31))
+    for number in (0, 2, 3):
+        np.testing.assert_allclose((back[number] * at[number]).sum(1), 0, atol=1e-13)
+
+
+def test_every_update_is_checked() -> None:
+    A = Projector(*SCANS["cone"], precision="float64")
+    N, at = A.geometry_operator(wave(A.domain.shape, 0)), frames(A)
+    for wrong, fault in (
+        ((at[0], at[0], *at[2:]), "source stands at the detector's centre"),
+        ((*at[:2], 2 * at[2], at[3]), "unit"),
+        ((np.full_like(at[0], np.nan), *at[1:]), "finite"),
+    ):
+        for call in (N, N.jacobian):
+            with pytest.raises(GeometryError, match=fault):
+                call(wrong)
+    np.testing.assert_array_equal(N(at), A @ N.x)
+
+
+# --- torch and JAX -----------------------------------------------------------------------
+
+# d<Ax, y> of P72 in each angle, in source_to_axis, source_to_detector and the offset.
+P72 = (1.915435845, -0.775871732, -28.126875706), 1.035530410, -0.409100394, -7.646423360
+
+
+def fan(t: Any, a: Any, d: Any, offset: Any) -> FanBeam:
+    return FanBeam(t, Detector(5, 0.91, offset), a, d)
+
+
+def test_torch_differentiates_through_a_fan() -> None:
+    torch = pytest.importorskip("torch")
+    parts = [torch.tensor(v, dtype=torch.float64) for v in (THREE, 7.1, 12.4, 0.13)]
+    x, y = (torch.from_numpy(wave(s, p)) for s, p in ((FLAT.shape, 0), ((3, 5), 0.31)))
+
+    def loss(*parts: Any) -> Any:
+        return (y * (Projector(fan(*parts), FLAT, precision="float64") @ x)).sum()
+
+    for part in parts:
+        part.requires_grad_()
+    for found, wanted in zip(torch.autograd.grad(loss(*parts), parts), P72, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
+        first = torch.autograd.grad(loss(*parts) ** 2, parts, create_graph=True)
+        torch.autograd.grad(first[1], parts)
+    free = [part.detach() for part in parts]
+    found = torch.func.grad(loss, argnums=(0, 1, 2, 3))(*free)
+    np.testing.assert_allclose(found[0], P72[0], rtol=1e-6)
+    for k, wanted in enumerate(P72):
+        moves = tuple(torch.ones_like(p) * (i == k) for i, p in enumerate(free))
+        pushed = torch.func.jvp(loss, tuple(free), moves)[1]
+        assert float(pushed) == pytest.approx(np.sum(wanted), rel=1e-6)
+
+
+def test_jax_differentiates_through_a_fan_under_jit() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        parts = [jax.numpy.asarray(v) for v in (THREE, 7.1, 12.4, 0.13)]
+        x, y = wave(FLAT.shape, 0), wave((3, 5), 0.31)
+
+        def loss(*parts: Any) -> Any:
+            return (y * (Projector(fan(*parts), FLAT, precision="float64") @ x)).sum()
+
+        found = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*parts)
+        for one, wanted in zip(found, P72, strict=True):
+            np.testing.assert_allclose(one, wanted, rtol=1e-6)
+        moves = tuple(map(jax.numpy.ones_like, parts))
+        pushed = jax.jvp(loss, tuple(parts), moves)[1]
+        assert float(pushed) == pytest.approx(sum(np.sum(v) for v in P72), rel=1e-6)
+        with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
+            jax.grad(jax.grad(lambda a: loss(THREE, a, *parts[2:]) ** 2))(parts[1])
+
+
+@pytest.mark.parametrize("way", ["forward", "adjoint"])
+def test_mixed_derivatives_are_exact_or_refused(way: str) -> None:
+    torch = pytest.importorskip("torch")
+    t, x = torch.tensor(THREE, requires_grad=True), torch.from_numpy(wave(FLAT.shape, 0))
+    y = torch.from_numpy(wave((3, 5), 0.31))
+    if way == "forward":
+        x.requires_grad_()
+
+        def value(t: Any, x: Any) -> Any:
+            return (y * (Projector(fan(t, 7.1, 12.4, 0.13), FLAT, precision="float64") @ x)).sum()
+
+        (slope,) = torch.autograd.grad(value(t, x), x, create_graph=True)
+        (mixed,) = torch.autograd.grad(slope.sum(), t)
+        (wanted,) = torch.autograd.grad(value(t, torch.ones_like(x)), t)
+        np.testing.assert_allclose(mixed, wanted, rtol=1e-9)
+    else:
+        z = torch.from_numpy(wave(FLAT.shape, 1.1))
+        A = Projector(fan(t, 7.1, 12.4, 0.13), FLAT, precision="float64")
+        (found,) = torch.autograd.grad((z * (A.H @ y)).sum(), t)
+        A = Projector(fan(t, 7.1, 12.4, 0.13), FLAT, precision="float64")
+        (wanted,) = torch.autograd.grad((y * (A @ z)).sum(), t)
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_gradients_save_the_geometry_and_the_input_alone() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.linspace(0, 3, 24, dtype=torch.float64, requires_grad=True)
+    grid = Grid((40, 40))
+    x = torch.rand(grid.shape, dtype=torch.float64)
+    A = Projector(FanBeam(t, Detector(60), 50, 100), grid, precision="float64")
+    saved = 0
+
+    def pack(tensor: Any) -> Any:
+        nonlocal saved
+        saved += tensor.element_size() * tensor.nelement()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = A @ x
+    geometry = 8 * (24 * 6 + 60 * 3 + 1)
+    assert saved <= 8 * (x.numel() + y.numel()) * 4 + 16 * geometry + 4096
+
+
+def test_parameters_of_a_surface_are_differentiable() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(wave(SOLID.shape, 0))
+    y = torch.from_numpy(wave((3, 2, 3), 0.31))
+
+    def loss(depth: Any) -> Any:
+        def sampler(a: Any, b: Any, view: Any, depth: Any) -> Any:
+            return torch.stack([a, b, depth * torch.cos(a + b + view)], dim=-1)
+
+        cells = Detector((2, 3), (0.67, 0.91), (0.11, -0.17), Surface(sampler, [depth]))
+        cone = ConeBeam(THREE, cells, 7.1, 12.4)
+        return (y * (Projector(cone, SOLID, precision="float64") @ x)).sum()
+
+    depth = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(loss(depth), depth)
+    with torch.no_grad():
+        central = (loss(depth + 1e-5) - loss(depth - 1e-5)) / 2e-5
+    assert float(found) == pytest.approx(float(central), rel=1e-6)
+    pushed = torch.func.jvp(loss, (depth.detach(),), (torch.ones_like(depth),))[1]
+    assert float(pushed) == pytest.approx(float(found), rel=1e-10)
+
+
+def test_the_geometry_operator_in_jax_and_torch() -> None:
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    A = Projector(*SCANS["cone"], precision="float64")
+    x, y, at = wave(A.domain.shape, 0), wave(A.codomain.shape, 0.31), frames(A)
+    wanted = A.geometry_operator(x).vjp(at, y)
+    N = A.geometry_operator(torch.from_numpy(x))
+    leaves = tuple(torch.from_numpy(f).requires_grad_() for f in at)
+    (torch.from_numpy(y) * N(leaves)).sum().backward()
+    for leaf, gradient in zip(leaves, wanted, strict=True):
+        np.testing.assert_allclose(leaf.grad, gradient, rtol=1e-9, atol=1e-12)
+    with jax.enable_x64(True):
+        N = A.geometry_operator(jax.numpy.asarray(x))
+        slopes = jax.jit(jax.grad(lambda f: (y * N(f)).sum()))(tuple(map(jax.numpy.asarray, at)))
+        for slope, gradient in zip(slopes, wanted, strict=True):
+            np.testing.assert_allclose(slope, gradient, rtol=1e-9, atol=1e-12)
+        wrong = (at[0], at[1], 2 * at[2], at[3])
+        assert np.isnan(jax.jit(lambda f: N(f))(tuple(map(jax.numpy.asarray, wrong)))).all()
