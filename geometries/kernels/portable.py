@@ -400,7 +400,9 @@ def _nothing(projector: Projector, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _follows(part: Array, x: Array) -> bool:
-    return arrays.is_traced(part) or (arrays.is_torch(x) and recording(part))
+    # What JAX carries as bits is no number to differentiate in.
+    traced = arrays.is_traced(part) and arrays.dtype_of(part).kind == "f"
+    return traced or (arrays.is_torch(x) and recording(part))
 
 
 def _scan(projector: Projector, parts: Sequence[Array], window: Array) -> Scan:
