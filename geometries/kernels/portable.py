@@ -353,10 +353,11 @@ def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, 
     weights, index, _ = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
     used = inside[:, None] & (weights > 0)
     weights = arrays.cast(weights, arrays.dtype_of(like))
+    lost = rays.norm + xp.sum(rays.origin, axis=1)
     return (
         xp.where(used, weights, xp.zeros_like(weights)),
         xp.where(used, index, xp.full_like(index, -1)),
-        0.0 * arrays.cast(rays.metre, arrays.dtype_of(like)),
+        arrays.cast(xp.where(inside, 0.0 * lost, xp.zeros_like(lost)), arrays.dtype_of(like)),
     )
 
 
