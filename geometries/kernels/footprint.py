@@ -1,8 +1,9 @@
-"""The separable footprint of volumes and images: arrays in and out, work cut into tiles.
+"""The separable footprint of volumes: arrays in and out, work cut into tiles.
 
-A `Footprint` holds a scan's numbers (`footprint_views`) and one of three sets of tiles: `level`
-where a voxel column meets detector columns slice by slice (rows that are slices, and images),
-`footprint_tiles` with the row rule. Formulas are in `footprint_profile` and `footprint_rows`.
+A `Footprint` holds the numbers of a scan (`footprint_views`) and hands out tiles: `footprint_level`
+where a voxel column meets detector columns slice by slice (rows that are slices), and
+`footprint_tiles` with the row rule. Formulas are in `footprint_profile` and `footprint_rows`;
+images have an entry of their own, `footprint_image`.
 
 Arrays: volumes (batch, y, x, z), projections (batch, view, column, row), C-contiguous, float32 or
 float64. `first_cell` (z, y, x), `first_row`, `first_column` place local arrays in the whole grid
@@ -28,7 +29,7 @@ from geometries.kernels.volume_scan import VolumeScan
 from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
 from linops.compiled import pool
 
-__all__ = ["Footprint", "PlanarFootprint"]
+__all__ = ["Footprint", "plane_of"]
 
 Real = NDArray[np.floating]
 _TILE = 1 << 20  # bytes of a forward tile
@@ -50,7 +51,7 @@ class Footprint:
     """
 
     def __init__(self, scan: VolumeScan, kernel: str, box: bool) -> None:
-        self._table = table(scan, box)
+        self.table = table(scan, box)
         self._shift: int | None = 0 if kernel == "planar" else None
         if kernel.startswith("aligned"):
             self._shift = aligned_shift(scan) if scan.views else 0
@@ -73,14 +74,14 @@ class Footprint:
         batch, ly, lx, lz = volume.shape
         check("out", out, (batch, numbers.size, None, None))
         flat = volume.reshape(batch, ly * lx, lz)
-        plane = (*_plane(scan, first_cell, ly, lx), lx)
+        plane = (*plane_of(scan, first_cell, ly, lx), lx)
         if self._shift is not None:
             common = self._common(scan, self._shift, first_row, out.shape[3], first_cell[0], lz)
             cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
 
             def task(i: int) -> None:
                 level.forward_tile(
-                    *self._table, numbers, flat, first_cell, plane, out, first_column, common,
+                    *self.table, numbers, flat, first_cell, plane, out, first_column, common,
                     _of_one(cuts[i]),
                 )  # fmt: skip
 
@@ -92,7 +93,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 tiles.forward_tile(
-                    *self._table, numbers, flat, first_cell, plane, slices, out, first_column,
+                    *self.table, numbers, flat, first_cell, plane, slices, out, first_column,
                     first_row, _of_one(cuts[i]), precision == "fast", zero,
                 )  # fmt: skip
 
@@ -164,7 +165,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 level.forward_subset(
-                    *self._table, numbers, values, positions, width, out, first_column, common,
+                    *self.table, numbers, values, positions, width, out, first_column, common,
                     _of_one(cuts[i]),
                 )  # fmt: skip
 
@@ -173,7 +174,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 tiles.forward_subset(
-                    *self._table, numbers, values, positions, width, first_slice, slices, out,
+                    *self.table, numbers, values, positions, width, first_slice, slices, out,
                     first_column, first_row, _of_one(cuts[i]), precision == "fast",
                     _zero(precision),
                 )  # fmt: skip
@@ -207,7 +208,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 level.adjoint_subset(
-                    *self._table, numbers, projections, first_column, positions, width, out,
+                    *self.table, numbers, projections, first_column, positions, width, out,
                     common, cuts[i],
                 )  # fmt: skip
 
@@ -216,7 +217,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 tiles.adjoint_subset(
-                    *self._table, numbers, projections, first_column, first_row, positions, width,
+                    *self.table, numbers, projections, first_column, first_row, positions, width,
                     first_slice, slices, out, cuts[i], precision == "fast", _zero(precision),
                 )  # fmt: skip
 
@@ -239,7 +240,7 @@ class Footprint:
         check("projections", projections, (None, numbers.size, None, None))
         batch, ly, lx, lz = out.shape
         check("out", out, (projections.shape[0], None, None, None))
-        plane = _plane(scan, first_cell, ly, lx)
+        plane = plane_of(scan, first_cell, ly, lx)
         cuts = [
             (b, y0, y1, x0, x1)
             for b in range(batch)
@@ -253,7 +254,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 level.adjoint_tile(
-                    *self._table, numbers, projections, first_column, out, first_cell, plane,
+                    *self.table, numbers, projections, first_column, out, first_cell, plane,
                     common, cuts[i], squared,
                 )  # fmt: skip
 
@@ -262,7 +263,7 @@ class Footprint:
 
             def task(i: int) -> None:
                 tiles.adjoint_tile(
-                    *self._table, numbers, projections, first_column, first_row, out, first_cell,
+                    *self.table, numbers, projections, first_column, first_row, out, first_cell,
                     plane, slices, cuts[i], squared, precision == "fast", _zero(precision),
                 )  # fmt: skip
 
@@ -280,61 +281,7 @@ class Footprint:
         return start - first_row, start + shift - first_slice, stop - start
 
 
-class PlanarFootprint:
-    """The footprint of images, with the interface of the Siddon kernel of images.
-
-    `solid` is the footprint of the same scan of a single slice; images (B, y, x), sinograms
-    (B, view, column).
-    """
-
-    def __init__(self, solid: Footprint, scan: VolumeScan) -> None:
-        self._solid, self._scan = solid, scan
-
-    def forward(
-        self,
-        scan: Any,
-        image: Real,
-        out: Real,
-        *,
-        first_cell: tuple[int, int] = (0, 0),
-        **options: Any,
-    ) -> None:
-        """Project `image` into `out`."""
-        place = (0, *first_cell)
-        self._solid.forward(
-            self._scan, image[..., None], out[..., None], first_cell=place, **options
-        )
-
-    def adjoint(
-        self,
-        scan: Any,
-        sinogram: Real,
-        out: Real,
-        *,
-        first_cell: tuple[int, int] = (0, 0),
-        **options: Any,
-    ) -> None:
-        """The transpose."""
-        place = (0, *first_cell)
-        self._solid.adjoint(
-            self._scan, sinogram[..., None], out[..., None], first_cell=place, **options
-        )
-
-    def forward_cells(self, scan: Any, values: Real, index: ArrayLike, out: Real) -> None:
-        """Project the pixels `index` with `values` (B, n)."""
-        self._solid.forward_columns(self._scan, values[..., None], index, out[..., None])
-
-    def adjoint_cells(self, scan: Any, sinogram: Real, index: ArrayLike, out: Real) -> None:
-        """The transpose of `forward_cells`."""
-        self._solid.adjoint_columns(self._scan, sinogram[..., None], index, out[..., None])
-
-    def gram_diagonal(self, scan: Any, weights: Real | None, out: Real) -> None:
-        """Sum over cells of w a^2 for each pixel."""
-        kept = None if weights is None else np.ascontiguousarray(weights)[None, ..., None]
-        self._solid.gram_diagonal(self._scan, kept, out[None, ..., None])
-
-
-def _plane(
+def plane_of(
     scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
 ) -> tuple[int, int, int, int]:
     """The real cells (x0, x1, y0, y1) of a local plane in the whole grid."""

@@ -11,7 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from geometries.kernels.footprint_profile import LINE, cell_weights, line_profiles, meets
+from geometries.kernels.footprint_profile import (
+    FOUND,
+    LINE,
+    cell_weights,
+    line_profiles,
+    meets,
+)
 
 __all__ = ["adjoint_subset", "adjoint_tile", "forward_subset", "forward_tile"]
 
@@ -31,8 +37,9 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     if number < 0 or number >= table.shape[0] or j0 >= j1 or count == 0:
         return
     t, lx = table[number], plane[4]
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     listed = np.zeros(j1 - j0, np.int64)
     lines = np.empty((j1 - j0, _LISTED), np.int64)
     shares = np.empty((j1 - j0, _LISTED), out.dtype)
@@ -42,14 +49,18 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                 continue
             line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+            cells_met = cell_weights(found, m, j0, j1, firsts, weights)
             cell = (y - first[1]) * lx + x - first[2]
             for i in range(m):
-                start, stop = cell_weights(found, i, j0, j1, weights)
-                for j in range(start, stop):
+                start = int(firsts[i])
+                for j in range(start, start + cells_met):
+                    weight = weights[j - start, i]
+                    if weight == 0.0:
+                        continue
                     c = j - j0
                     n = listed[c]
                     lines[c, n] = cell + i
-                    shares[c, n] = weights[j - start]
+                    shares[c, n] = weight
                     listed[c] = n + 1
                     if n + 1 == _LISTED:
                         for b in range(out.shape[0]):
@@ -76,8 +87,9 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     if bx0 >= bx1 or by0 >= by1 or j0 >= j1 or count == 0:
         return
     nx = bx1 - bx0
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     listed = np.zeros((by1 - by0) * nx, np.int64)
     lines = np.empty(((by1 - by0) * nx, _LISTED), np.int64)
     shares = np.empty(((by1 - by0) * nx, _LISTED), out.dtype)
@@ -93,12 +105,15 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             for x in range(bx0, bx1, LINE):
                 m = min(LINE, bx1 - x)
                 line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+                cells_met = cell_weights(found, m, j0, j1, firsts, weights)
                 for i in range(m):
-                    start, stop = cell_weights(found, i, j0, j1, weights)
+                    start = int(firsts[i])
                     cell = (y - by0) * nx + x + i - bx0
-                    for j in range(start, stop):
+                    for j in range(start, start + cells_met):
+                        weight = weights[j - start, i]
+                        if weight == 0.0:
+                            continue
                         n = listed[cell]
-                        weight = weights[j - start]
                         lines[cell, n] = view * lc + j - first_column
                         shares[cell, n] = weight * weight if squared else weight
                         listed[cell] = n + 1
@@ -124,16 +139,17 @@ def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
     if number < 0 or number >= table.shape[0] or j0 >= j1 or count == 0:
         return
     t = table[number]
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     for p in range(positions.shape[0]):
         if positions[p] < 0:
             continue
         y, x = positions[p] // width, positions[p] % width
         line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-        start, stop = cell_weights(found, 0, j0, j1, weights)
+        start, stop = _cells(found, j0, j1, firsts, weights)
         for j in range(start, stop):
-            weight = out.dtype.type(weights[j - start])
+            weight = out.dtype.type(weights[j - start, 0])
             for b in range(out.shape[0]):
                 total = out[b, view, j - first_column, row : row + count]
                 _add(total, weight, values[b, p, slice_ : slice_ + count])
@@ -149,8 +165,9 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
     j1 = min(first_column + projections.shape[2], cells[1])
     if j0 >= j1 or count == 0:
         return
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     for view in range(numbers.shape[0]):
         number = numbers[view]
         if number < 0 or number >= table.shape[0]:
@@ -161,12 +178,19 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
                 continue
             y, x = positions[p] // width, positions[p] % width
             line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-            start, stop = cell_weights(found, 0, j0, j1, weights)
+            start, stop = _cells(found, j0, j1, firsts, weights)
             for j in range(start, stop):
-                weight = out.dtype.type(weights[j - start])
+                weight = out.dtype.type(weights[j - start, 0])
                 for b in range(out.shape[0]):
                     total = out[b, p, slice_ : slice_ + count]
                     _add(total, weight, projections[b, view, j - first_column, row : row + count])
+
+
+@_compiled
+def _cells(found, j0, j1, firsts, weights):
+    """First and last cell of the single voxel found; its weights are `weights[:, 0]`."""
+    cells_met = cell_weights(found, 1, j0, j1, firsts, weights)
+    return int(firsts[0]), int(firsts[0]) + cells_met
 
 
 @_fused

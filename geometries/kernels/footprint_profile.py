@@ -19,18 +19,19 @@ import math
 
 from numba import njit
 
-__all__ = ["LINE", "cell_weights", "line_profiles", "meets"]
+__all__ = ["FOUND", "LINE", "cell_weights", "cells_of", "line_profiles", "meets"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
+FOUND = 10
 LINE = 16
 
 
 @_compiled
 def line_profiles(diverging, curved, box, t, spacing, x0, count, y, found):
-    """Profiles of `count` voxels of line y from x0 on, into `found` (7, >= count).
+    """Profiles of `count` voxels of line y from x0 on, into `found` (FOUND, >= count).
 
     Its lines: vertices c0 <= c1 <= c2 <= c3, height, and for diverging beams the factor of rows
-    (1 / b, or 1 / h where curved) and 1 / h.
+    (1 / b, or 1 / h where curved) and 1 / h; the rest is scratch of `cell_weights`.
     """
     if not diverging:
         half, flat = (t[5], t[5]) if box else (t[3], t[4])
@@ -43,49 +44,88 @@ def line_profiles(diverging, curved, box, t, spacing, x0, count, y, found):
             found[3, i] = middle + half
             found[4, i] = height
         return
+    if curved:
+        for i in range(count):
+            a = t[0] + t[1] * (x0 + i) + t[2] * y
+            b = t[3] + t[4] * (x0 + i) + t[5] * y
+            found[5, i] = found[6, i] = 1.0 / math.sqrt(a * a + b * b)
+            found[4, i] = t[10] * found[5, i]
+    else:
+        for i in range(count):
+            a = t[0] + t[1] * (x0 + i) + t[2] * y
+            b = t[3] + t[4] * (x0 + i) + t[5] * y
+            h = math.sqrt(a * a + b * b)
+            found[5, i] = 1.0 / b
+            found[6, i] = 1.0 / h
+            found[4, i] = t[10] * h * found[5, i] * found[5, i]
+    if box:
+        _box_vertices(curved, t, spacing, x0, count, y, found)
+    elif curved:
+        _curved_vertices(t, x0, count, y, found)
+    else:
+        _flat_vertices(t, x0, count, y, found)
+
+
+@_compiled
+def _flat_vertices(t, x0, count, y, found):
+    """The shadows of four corners in order, and the mass in line 4 divided by their trapezoid."""
     ax, ay, bx, by = 0.5 * t[1], 0.5 * t[2], 0.5 * t[4], 0.5 * t[5]
     for i in range(count):
         a = t[0] + t[1] * (x0 + i) + t[2] * y
         b = t[3] + t[4] * (x0 + i) + t[5] * y
-        squared = a * a + b * b
-        h = math.sqrt(squared)
-        if curved:
-            mass = t[10] / h
-            found[5, i] = 1.0 / h
-        else:
-            mass = t[10] * h / (b * b)
-            found[5, i] = 1.0 / b
-        found[6, i] = 1.0 / h
-        if box:
-            across = abs(t[8] + spacing[0] * (x0 + i)) * spacing[1]
-            along = abs(t[9] + spacing[1] * y) * spacing[0]
-            widest = across if across > along else along
-            half = 0.5 * t[6] * widest / (squared if curved else b * b)
-            middle = t[7] + t[6] * (math.atan2(a, b) if curved else a / b)
-            found[0, i] = found[1, i] = middle - half
-            found[2, i] = found[3, i] = middle + half
-            found[4, i] = mass / (2.0 * half)
-            continue
-        if curved:
-            p = math.atan2(a - ax - ay, b - bx - by)
-            q = math.atan2(a - ax + ay, b - bx + by)
-            r = math.atan2(a + ax - ay, b + bx - by)
-            s = math.atan2(a + ax + ay, b + bx + by)
-        else:
-            p = (a - ax - ay) / (b - bx - by)
-            q = (a - ax + ay) / (b - bx + by)
-            r = (a + ax - ay) / (b + bx - by)
-            s = (a + ax + ay) / (b + bx + by)
-        p, q = (p, q) if p < q else (q, p)
-        r, s = (r, s) if r < s else (s, r)
-        least, q2 = (p, r) if p < r else (r, p)
-        r2, most = (q, s) if q < s else (s, q)
-        q, r = (q2, r2) if q2 < r2 else (r2, q2)
+        p = (a - ax - ay) / (b - bx - by)
+        q = (a - ax + ay) / (b - bx + by)
+        r = (a + ax - ay) / (b + bx - by)
+        s = (a + ax + ay) / (b + bx + by)
+        low, high = (p if p < q else q), (q if p < q else p)
+        left, right = (r if r < s else s), (s if r < s else r)
+        least, inner = (low if low < left else left), (left if low < left else low)
+        outer, most = (high if high < right else right), (right if high < right else high)
+        second, third = (inner if inner < outer else outer), (outer if inner < outer else inner)
         found[0, i] = t[6] * least + t[7]
-        found[1, i] = t[6] * q + t[7]
-        found[2, i] = t[6] * r + t[7]
+        found[1, i] = t[6] * second + t[7]
+        found[2, i] = t[6] * third + t[7]
         found[3, i] = t[6] * most + t[7]
-        found[4, i] = 2.0 * mass / (t[6] * (most - least + r - q))
+        found[4, i] = 2.0 * found[4, i] / (t[6] * (most - least + third - second))
+
+
+@_compiled
+def _curved_vertices(t, x0, count, y, found):
+    """As `_flat_vertices`, by angles about the source."""
+    ax, ay, bx, by = 0.5 * t[1], 0.5 * t[2], 0.5 * t[4], 0.5 * t[5]
+    for i in range(count):
+        a = t[0] + t[1] * (x0 + i) + t[2] * y
+        b = t[3] + t[4] * (x0 + i) + t[5] * y
+        p = math.atan2(a - ax - ay, b - bx - by)
+        q = math.atan2(a - ax + ay, b - bx + by)
+        r = math.atan2(a + ax - ay, b + bx - by)
+        s = math.atan2(a + ax + ay, b + bx + by)
+        low, high = min(p, q), max(p, q)
+        left, right = min(r, s), max(r, s)
+        inner, outer = max(low, left), min(high, right)
+        least, most = min(low, left), max(high, right)
+        second, third = min(inner, outer), max(inner, outer)
+        found[0, i] = t[6] * least + t[7]
+        found[1, i] = t[6] * second + t[7]
+        found[2, i] = t[6] * third + t[7]
+        found[3, i] = t[6] * most + t[7]
+        found[4, i] = 2.0 * found[4, i] / (t[6] * (most - least + third - second))
+
+
+@_compiled
+def _box_vertices(curved, t, spacing, x0, count, y, found):
+    """The width `w_u` about the voxel's centre."""
+    for i in range(count):
+        a = t[0] + t[1] * (x0 + i) + t[2] * y
+        b = t[3] + t[4] * (x0 + i) + t[5] * y
+        across = abs(t[8] + spacing[0] * (x0 + i)) * spacing[1]
+        along = abs(t[9] + spacing[1] * y) * spacing[0]
+        widest = across if across > along else along
+        half = 0.5 * t[6] * widest * found[5, i] * found[5, i]
+        middle = t[7] + t[6] * (math.atan2(a, b) if curved else a / b)
+        found[0, i] = found[1, i] = middle - half
+        found[2, i] = found[3, i] = middle + half
+        found[4, i] = found[4, i] / (2.0 * half)
 
 
 @_compiled
@@ -109,28 +149,65 @@ def meets(diverging, curved, t, x0, x1, y0, y1, start, stop):
 
 
 @_compiled
-def cell_weights(found, i, start, stop, weights):
-    """Weights of voxel i of a line in cells [first, last) of [start, stop); first and last.
+def cell_weights(found, count, start, stop, firsts, weights):
+    """Weights of `count` voxels of a line in the cells of [start, stop).
 
-    `weights[j - first]` is the weight of cell j. The cumulative area of the trapezoid is the sum of
-    three clamped pieces, so upright sides need no case of their own.
+    `weights[n, i]` is the weight of voxel i in cell `firsts[i] + n`, 0 where the voxel has no such
+    cell; returns how many n there are. The cumulative area of the trapezoid is the sum of three
+    clamped pieces, so upright sides need no case of their own.
     """
-    c0, c1, c2, c3 = found[0, i], found[1, i], found[2, i], found[3, i]
-    first = max(start, int(math.floor(c0 + 0.5)))
-    last = min(stop, int(math.ceil(c3 - 0.5)) + 1)
-    if first >= last:
-        return first, first
-    left, flat, right = c1 - c0, c2 - c1, c3 - c2
-    rise = 0.5 / left if left > 0.0 else 0.0
-    fall = 0.5 / right if right > 0.0 else 0.0
-    before = 0.0
-    for n in range(last - first + 1):
-        edge = first + n - 0.5
-        z = min(max(edge - c0, 0.0), left)
-        area = z * z * rise + min(max(edge - c1, 0.0), flat)
-        z = min(max(edge - c2, 0.0), right)
-        area += z - z * z * fall
-        if n > 0:
-            weights[n - 1] = found[4, i] * (area - before)
-        before = area
-    return first, last
+    most = -1.0
+    first, last = float(start), float(stop - 1)
+    for i in range(count):
+        low = math.floor(found[0, i] + 0.5)
+        low = low if low > first else first
+        high = math.ceil(found[3, i] - 0.5)
+        high = high if high < last else last
+        firsts[i] = low if high >= low else first
+        most = most if most > high - low else high - low
+        left, right = found[1, i] - found[0, i], found[3, i] - found[2, i]
+        found[7, i] = 0.5 / left if left > 0.0 else 0.0
+        found[8, i] = 0.5 / right if right > 0.0 else 0.0
+    cells = int(most) + 1
+    if cells > 0:
+        before = found[9]
+        _areas(found, count, -0.5, firsts, before)
+        for n in range(cells):
+            line = weights[n]
+            _areas(found, count, n + 0.5, firsts, line)
+            for i in range(count):
+                area = line[i]
+                weight = found[4, i] * (area - before[i])
+                line[i] = weight if firsts[i] + n <= last else 0.0
+                before[i] = area
+    return cells
+
+
+@_compiled
+def cells_of(weights, cells, i):
+    """The range of n in which voxel i has weights."""
+    stop = cells
+    while stop > 0 and weights[stop - 1, i] == 0.0:
+        stop -= 1
+    start = 0
+    while start < stop and weights[start, i] == 0.0:
+        start += 1
+    return start, stop
+
+
+@_compiled
+def _areas(found, count, shift, firsts, areas):
+    """The area of each unit trapezoid below `firsts[i] + shift`."""
+    for i in range(count):
+        c0, c1, c2, c3 = found[0, i], found[1, i], found[2, i], found[3, i]
+        edge = firsts[i] + shift
+        rising, flat, falling = edge - c0, edge - c1, edge - c2
+        rising = rising if rising > 0.0 else 0.0
+        rising = rising if rising < c1 - c0 else c1 - c0
+        flat = flat if flat > 0.0 else 0.0
+        flat = flat if flat < c2 - c1 else c2 - c1
+        falling = falling if falling > 0.0 else 0.0
+        falling = falling if falling < c3 - c2 else c3 - c2
+        areas[i] = (
+            rising * rising * found[7, i] + flat + (falling - falling * falling * found[8, i])
+        )

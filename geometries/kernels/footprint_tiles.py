@@ -11,7 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from geometries.kernels.footprint_profile import LINE, cell_weights, line_profiles, meets
+from geometries.kernels.footprint_profile import (
+    FOUND,
+    LINE,
+    cell_weights,
+    cells_of,
+    line_profiles,
+    meets,
+)
 from geometries.kernels.footprint_rows import (
     PAD,
     WIDEST,
@@ -46,8 +53,9 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     lx = plane[4]
     total = np.zeros((out.shape[0], j1 - j0, n), zero.dtype)
     part = np.zeros((out.shape[0], j1 - j0, n), zero.dtype)
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     buffers = _buffers(count, n, zero)
     factors, rows = buffers[0], buffers[2]
     for y in range(plane[2], plane[3]):
@@ -56,10 +64,12 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                 continue
             line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+            cells_met = cell_weights(found, m, j0, j1, firsts, weights)
             for i in range(m):
-                j, stop = cell_weights(found, i, j0, j1, weights)
-                if j >= stop:
+                start, stop = cells_of(weights, cells_met, i)
+                if start >= stop:
                     continue
+                shift = int(firsts[i]) - j0
                 shape = _rows(diverging, t, found, i, x + i, y)
                 r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
                 if r0 >= r1:
@@ -69,8 +79,8 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
                     source = volume[b, (y - first[1]) * lx + x + i - first[2]]
                     _spread(shape, fast, k0, source[k0 - first[0] : k0 - first[0] + count],
                             top, r0, r1, buffers)  # fmt: skip
-                    for c in range(j, stop):
-                        _add(part[b, c - j0], zero.dtype.type(weights[c - j]), rows,
+                    for c in range(start, stop):
+                        _add(part[b, shift + c], zero.dtype.type(weights[c, i]), rows,
                              r0 - top, r1 - top)  # fmt: skip
         if y % _LINES == _LINES - 1 or y == plane[3] - 1:
             total += part
@@ -97,8 +107,9 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     if bx0 >= bx1 or by0 >= by1 or j0 >= j1 or n * count <= 0:
         return
     total = np.zeros((by1 - by0, bx1 - bx0, count), zero.dtype)
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     buffers = _buffers(count, n, zero)
     for view in range(numbers.shape[0]):
         number = numbers[view]
@@ -113,15 +124,17 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             for x in range(bx0, bx1, LINE):
                 m = min(LINE, bx1 - x)
                 line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+                cells_met = cell_weights(found, m, j0, j1, firsts, weights)
                 for i in range(m):
-                    j, stop = cell_weights(found, i, j0, j1, weights)
-                    if j < stop:
+                    start, stop = cells_of(weights, cells_met, i)
+                    if start < stop:
                         shape = _rows(diverging, t, found, i, x + i, y)
                         r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
                         if r0 < r1:
                             _slants(diverging, t, spacing, found, i, k0, buffers[0])
-                            _collect(shape, fast, k0, data, j - first_column, stop - j,
-                                     i0 - first_row, n, weights, flip, top, r0, r1, squared,
+                            column = int(firsts[i]) - first_column
+                            _collect(shape, fast, k0, data, column, start, stop, weights[:, i],
+                                     i0 - first_row, n, flip, top, r0, r1, squared,
                                      buffers, total[y - by0, x + i - bx0])  # fmt: skip
     for y in range(by0, by1):
         for x in range(bx0, bx1):
@@ -143,8 +156,9 @@ def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
         return
     t, flip = table[number], flipped[number]
     top = cells[0] - i1 if flip else i0
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     buffers = _buffers(count, n, zero)
     rows = buffers[2]
     for p in range(positions.shape[0]):
@@ -152,8 +166,8 @@ def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
             continue
         y, x = positions[p] // width, positions[p] % width
         line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-        j, stop = cell_weights(found, 0, j0, j1, weights)
-        if j >= stop:
+        start, stop = cells_of(weights, cell_weights(found, 1, j0, j1, firsts, weights), 0)
+        if start >= stop:
             continue
         shape = _rows(diverging, t, found, 0, x, y)
         r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
@@ -163,9 +177,10 @@ def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
         for b in range(out.shape[0]):
             _spread(shape, fast, k0, values[b, p, k0 - first_slice : k0 - first_slice + count],
                     top, r0, r1, buffers)  # fmt: skip
-            for c in range(j, stop):
-                line = out[b, view, c - first_column, i0 - first_row : i1 - first_row]
-                w = zero.dtype.type(weights[c - j])
+            for c in range(start, stop):
+                j = int(firsts[0]) + c - first_column
+                line = out[b, view, j, i0 - first_row : i1 - first_row]
+                w = zero.dtype.type(weights[c, 0])
                 if flip:
                     for r in range(r0 - top, r1 - top):
                         line[n - 1 - r] += w * rows[r]
@@ -186,8 +201,9 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
     if j0 >= j1 or n * count <= 0:
         return
     total = np.zeros((out.shape[0], p1 - p0, count), zero.dtype)
-    found = np.empty((7, LINE))
-    weights = np.empty(j1 - j0)
+    found = np.empty((FOUND, LINE))
+    firsts = np.empty(LINE)
+    weights = np.empty((j1 - j0, LINE))
     buffers = _buffers(count, n, zero)
     for view in range(numbers.shape[0]):
         number = numbers[view]
@@ -200,17 +216,18 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
                 continue
             y, x = positions[p] // width, positions[p] % width
             line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-            j, stop = cell_weights(found, 0, j0, j1, weights)
-            if j >= stop:
+            start, stop = cells_of(weights, cell_weights(found, 1, j0, j1, firsts, weights), 0)
+            if start >= stop:
                 continue
             shape = _rows(diverging, t, found, 0, x, y)
             r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
             if r0 >= r1:
                 continue
             _slants(diverging, t, spacing, found, 0, k0, buffers[0])
+            column = int(firsts[0]) - first_column
             for b in range(out.shape[0]):
-                _collect(shape, fast, k0, projections[b, view], j - first_column, stop - j,
-                         i0 - first_row, n, weights, flip, top, r0, r1, False, buffers,
+                _collect(shape, fast, k0, projections[b, view], column, start, stop,
+                         weights[:, 0], i0 - first_row, n, flip, top, r0, r1, False, buffers,
                          total[b, p - p0])  # fmt: skip
     out[:, p0:p1, k0 - first_slice : k0 - first_slice + count] = total
 
@@ -271,23 +288,22 @@ def _spread(shape, fast, k0, source, top, r0, r1, buffers):
 
 
 @_compiled
-def _collect(shape, fast, k0, data, column, columns, row, n, weights, flip, top, r0, r1, squared,
-             buffers, total):  # fmt: skip
-    """Add to `total` what one voxel column collects of `columns` columns of `data`."""
+def _collect(shape, fast, k0, data, column, start, stop, weights, row, n, flip, top, r0, r1,
+             squared, buffers, total):  # fmt: skip
+    """Add to `total` what a voxel column collects of columns `column + c`, start <= c < stop."""
     factors, values, rows, place, part = buffers
     count = factors.shape[0]
-    start, stop = PAD + r0 - top, PAD + r1 - top
-    rows[start - PAD : start] = 0
-    rows[stop : stop + PAD] = 0
-    for c in range(columns):
+    rows[r0 - top : r0 - top + PAD] = 0
+    rows[PAD + r1 - top : 2 * PAD + r1 - top] = 0
+    for c in range(start, stop):
         w = rows.dtype.type(weights[c])
         w = w * w if squared else w
         line, target = data[column + c, row : row + n], rows[PAD:]
         if flip:
             for r in range(r0 - top, r1 - top):
-                old = target[r] if c > 0 else rows.dtype.type(0)
+                old = target[r] if c > start else rows.dtype.type(0)
                 target[r] = old + w * line[n - 1 - r]
-        elif c > 0:
+        elif c > start:
             _add(target, w, line, r0 - top, r1 - top)
         else:
             for r in range(r0 - top, r1 - top):

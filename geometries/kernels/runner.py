@@ -281,17 +281,18 @@ def _siddon(projector: Projector) -> PlanarRunner | VolumeRunner:
 
 
 def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
-    from geometries.kernels.footprint import Footprint, PlanarFootprint
+    from geometries.kernels.footprint import Footprint
+    from geometries.kernels.footprint_image import PlanarFootprint
     from geometries.kernels.footprint_views import embedded
 
     kind, frames = projector.geometry.kind, np.asarray(projector.frames)
     detector, grid = projector.geometry.detector.host, projector.grid
-    planar = grid.dims == 2
-    scan = (embedded if planar else VolumeScan.from_frames)(kind, frames, detector, grid)
-    kernel = Footprint(scan, projector._kernel, projector.profile == "box")
-    if planar:
-        return PlanarRunner(projector, PlanarFootprint(kernel, scan))
-    return VolumeRunner(projector, kernel)
+    box = projector.profile == "box"
+    if grid.dims == 2:
+        scan = embedded(kind, frames, detector, grid)
+        return PlanarRunner(projector, PlanarFootprint(scan, box))
+    scan = VolumeScan.from_frames(kind, frames, detector, grid)
+    return VolumeRunner(projector, Footprint(scan, projector._kernel, box))
 
 
 _RUNNERS: dict[tuple[str, str], Callable[[Projector], Any]] = {
