@@ -27,7 +27,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     view, c0, c1 = tile
     number = numbers[view]
     out[:, view, c0:c1] = 0
-    j0, j1 = max(c0 + first_column, 0), min(c1 + first_column, cells[1])
+    cols, j0, j1 = cells[1], max(c0 + first_column, 0), min(c1 + first_column, cells[1])
     x0, x1, y0, y1 = plane[0], plane[1], plane[2], plane[3]
     if number < 0 or number >= table.shape[0] or j0 >= j1 or x0 >= x1 or y0 >= y1:
         return
@@ -43,27 +43,28 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
         lines, dx, dy = turned, dy, dx
         x0, x1, y0, y1 = y0, y1, x0, x1
     batch = out.shape[0]
-    total = np.zeros((batch, 2 * (j1 - j0) + 1))
+    # Of the whole detector, so that the order of sums does not depend on the columns asked for.
+    total = np.zeros((batch, 2 * cols + 1))
     found = np.empty((FOUND, _LINE))
     firsts = np.empty(_LINE)
     place = np.empty(_LINE, np.int32)
-    weights = np.empty((j1 - j0, _LINE))
+    weights = np.empty((cols, _LINE))
     for y in range(y0, y1):
         for x in range(x0, x1, _LINE):
             m = min(_LINE, x1 - x)
             if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                 continue
             line_profiles(diverging, curved, box, t, sides, x, m, y, found)
-            count = cell_weights(found, m, j0, j1, firsts, weights)
+            count = cell_weights(found, m, 0, cols, firsts, weights)
             for i in range(m):
-                place[i] = np.int32(firsts[i] - j0)
+                place[i] = np.int32(firsts[i])
             for b in range(batch):
                 source = lines[b, y - dy, x - dx : x - dx + m]
                 for n in range(count):
                     _scatter(total[b, n:], place, weights[n], source)
     for b in range(batch):
         for j in range(j0, j1):
-            out[b, view, j - first_column, 0] = total[b, j - j0]
+            out[b, view, j - first_column, 0] = total[b, j]
 
 
 @_compiled
