@@ -198,6 +198,7 @@ def test_jax_gradients_reach_angles_distances_and_pitch() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
 
+    @jax.jit
     def value(t: Any, a: Any, pitch: Any, offset: Any) -> Any:
         beam = ConeBeam(t, Detector((2, 3), pitch, offset), a, 12.4, 1.7)
         return (beam.trajectory.points() ** 3).sum()

@@ -180,6 +180,7 @@ def test_parameters_of_jax_are_differentiable_in_both_modes() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
 
+    @jax.jit
     def value(depth: Any) -> Any:
         surface = Surface(lambda a, b, v, d: jnp.stack([a, b, d * jnp.cos(a)], -1), [depth])
         return (scan("fan", surface).points() ** 3).sum()
