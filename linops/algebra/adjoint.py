@@ -45,7 +45,7 @@ class Adjoint(LinearOperator):
         return self.base
 
     def _make_conjugate(self) -> LinearOperator:
-        return Conjugate(self)
+        return self if self.base.conj() is self.base else Conjugate(self)
 
     def _complexified(self) -> LinearOperator | None:
         base = self.base._complexified()

@@ -21,9 +21,9 @@ from linops.algebra.scaled import Scaled, as_scalar, is_scalar
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Cast, Identity, Zero
 from linops.elementary.matrix import Matrix, is_sparse
-from linops.errors import ShapeError
+from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator, Operator
-from linops.space import AnySpace
+from linops.space import AnySpace, ProductSpace
 
 __all__ = [
     "add",
@@ -274,9 +274,25 @@ def _meet(
             inner = complexify(inner)
         else:
             outer = complexify(outer)
-    if outer.domain.dtype == inner.codomain.dtype:
+    pairs = list(zip(outer.domain.members, inner.codomain.members, strict=True))
+    for number, (a, b) in enumerate(pairs):
+        if a.is_complex != b.is_complex:
+            raise DTypeError(
+                f"cannot compose {outer.name} @ {inner.name}: member {number} is {b.dtype} in what "
+                f"{inner.name} gives and {a.dtype} in what {outer.name} takes; {inner.name} mixes "
+                "real and complex members, which have no complex extension"
+            )
+    if all(a.dtype == b.dtype for a, b in pairs):
         return outer, inner, []
+    if len(pairs) > 1:
+        return outer, inner, [Cast(inner.codomain, _with_dtypes(inner.codomain, outer.domain))]
     return outer, inner, [Cast(inner.codomain, inner.codomain.with_dtype(outer.domain.dtype))]
+
+
+def _with_dtypes(space: AnySpace, model: AnySpace) -> AnySpace:
+    return ProductSpace(
+        [m.with_dtype(o.dtype) for m, o in zip(space.members, model.members, strict=True)]
+    )
 
 
 def _same_precision(a: LinearOperator, b: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

@@ -12,8 +12,8 @@ from linops import arrays
 from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import weakened
 from linops.algebra.complexify import complexify
-from linops.algebra.members import members_of, plain_space, spread_tags
-from linops.algebra.relations import stack_rule
+from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
+from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.cost import Cost
 from linops.elementary.windows import Crop, axis_number, resized
@@ -48,7 +48,7 @@ def concat(operators: Iterable[Any], axis: str | int = 0) -> LinearOperator:
                 f"concat joins outputs that agree but along axis {axis!r}, got {spaces[0]} and "
                 f"{space}"
             )
-    return Concatenation(terms, number)
+    return Concatenation(in_one_dtype(terms, "codomain"), number)
 
 
 class Concatenation(LinearOperator):
@@ -133,6 +133,17 @@ class Concatenation(LinearOperator):
 
     def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator:
         return Concatenation([t.columns(index, axes) for t in self.terms], self._position)
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        m, p = positions(self.rule.domain, axis)[0]
+        names = [term.rule.domain[m][p].name for term in self.terms]
+        ranges = [
+            term._input_range(name, start, stop)
+            for term, name in zip(self.terms, names, strict=True)
+        ]
+        halos = [term.rule.halo(name) for term, name in zip(self.terms, names, strict=True)]
+        more = self.rule.halo(axis) - max(halos)
+        return min(lo for lo, _ in ranges) - more, max(hi for _, hi in ranges) + more
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if padded or axis != self.rule.codomain[0][self._position].name:

@@ -41,7 +41,7 @@ def to_dense(operator: LinearOperator, limit: int | None) -> np.ndarray:
         stop = min(start + step, count)
         basis = np.zeros((stop - start, count), operator.domain.dtype)
         basis[np.arange(stop - start), np.arange(start, stop)] = 1
-        columns = operator(operator.domain.unravel(basis))
+        columns = operator(_element(operator.domain, basis))
         dense[:, start:stop] = arrays.to_numpy(operator.codomain.ravel(columns)).T
     return dense
 
@@ -69,7 +69,7 @@ def diagonal(operator: LinearOperator, limit: int | None) -> Any:
         basis = np.zeros((stop - start, count), operator.domain.dtype)
         picked = (np.arange(stop - start), np.arange(start, stop))
         basis[picked] = 1
-        y = operator.codomain.ravel(operator(operator.domain.unravel(basis)))
+        y = operator.codomain.ravel(operator(_element(operator.domain, basis)))
         found[start:stop] = arrays.to_numpy(y)[picked]
     return operator.codomain.unravel(found)
 
@@ -109,6 +109,18 @@ def _power_method(operator: LinearOperator, iterations: int, rtol: float, seed: 
             return NormInfo(float(max(value, size)), residual, step, True)
         x = _scaled(domain, z, 1.0)
     return NormInfo(float(value), residual, iterations, False)
+
+
+def _element(space: Any, flat: np.ndarray) -> Any:
+    """A batch of flat vectors as one of elements, each member in its own dtype."""
+    x = space.unravel(flat)
+    if not isinstance(space, ProductSpace):
+        return x
+    return tuple(
+        arrays.cast(part.real if part.dtype.kind == "c" and not member.is_complex else part,
+                    member.dtype)
+        for part, member in zip(x, space.spaces, strict=True)
+    )  # fmt: skip
 
 
 def _scaled(space: Any, x: Any, target: float) -> Any:

@@ -13,6 +13,7 @@ from linops.algebra.product import Product
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
+from linops.elementary.identity import Identity, Zero
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
@@ -126,8 +127,10 @@ class Gram(LinearOperator):
 
 def gram(operator: LinearOperator, weights: Any = None) -> LinearOperator:
     """`operator.gram(weights)`."""
+    if isinstance(operator, Zero):
+        return Zero(operator.domain)
     if weights is None:
-        return Gram(operator)
+        return Identity(operator.domain) if "unitary" in operator.tags else Gram(operator)
     if isinstance(weights, LinearOperator):
         if (
             weights.domain.shape != operator.codomain.shape

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.algebra.complexify import complexify
+from linops.algebra.members import in_one_dtype
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
@@ -34,6 +35,8 @@ def kron(a: Any, b: Any) -> LinearOperator:
             raise ShapeError(f"kron takes operators linear over their spaces, got {term!r}")
     if left.domain.is_complex != right.domain.is_complex:
         left, right = complexify(left), complexify(right)
+    for side in ("domain", "codomain"):
+        left, right = in_one_dtype([left, right], side)
     return Kronecker(left, right)
 
 
@@ -71,16 +74,44 @@ class Kronecker(LinearOperator):
 
     def _derive_rule(self) -> Rule:
         a, b = self.left.rule, self.right.rule
-        taken = set(a.names)
+        names = self._right_names
 
         def renamed(axis: Axis) -> Axis:
-            name = axis.name if axis.name not in taken else f"{axis.name}_right"
-            return Axis(name, axis.halo, axis.periodic, axis.splits)
+            return Axis(names[axis.name], axis.halo, axis.periodic, axis.splits)
 
         return Rule(
             ((*a.domain[0], *map(renamed, b.domain[0])),),
             ((*a.codomain[0], *map(renamed, b.codomain[0])),),
         )
+
+    @cached_property
+    def _right_names(self) -> dict[str, str]:
+        """What the axes of the right operator are called here."""
+        taken, found = set(self.left.rule.names) | set(self.right.rule.names), {}
+        for name in self.right.rule.names:
+            found[name] = name
+            if name in self.left.rule.names:
+                while found[name] in taken:
+                    found[name] += "_right"
+                taken.add(found[name])
+        return found
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        side, own = self._side(axis)
+        return side._input_range(own, start, stop)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
+        side, own = self._side(axis)
+        block = side.block(own, start, stop, padded)
+        assert isinstance(block, LinearOperator)
+        return Kronecker(block, self.right) if side is self.left else Kronecker(self.left, block)
+
+    def _side(self, axis: str) -> tuple[LinearOperator, str]:
+        """The factor that has the axis, and its name there."""
+        for own, name in self._right_names.items():
+            if name == axis:
+                return self.right, own
+        return self.left, axis
 
     def _derive_tags(self) -> frozenset[str]:
         spreading = {"self_adjoint", "psd", "unitary", "diagonal", "nonnegative"}

@@ -15,6 +15,7 @@ __all__ = [
     "as_tuple",
     "every_complex",
     "flat",
+    "in_one_dtype",
     "members_of",
     "places",
     "plain_space",
@@ -28,11 +29,8 @@ def members_of(operators: Iterable[Any], name: str, side: str | None) -> list[Li
     terms = [as_operator(value) for value in operators]
     if not terms:
         raise ShapeError(f"{name} takes one or more operators, got none")
-    if any(t.domain.is_complex or t.codomain.is_complex for t in terms) and not all(
-        (t.domain.is_complex, t.codomain.is_complex)
-        == (terms[0].domain.is_complex, terms[0].codomain.is_complex)
-        for t in terms
-    ):
+    one_array = name == "concat"
+    if _differ_in_field(terms) and (one_array or not _meet_over_reals(terms, side)):
         terms = [complexify(term) for term in terms]
     if side is None:
         return terms
@@ -43,10 +41,26 @@ def members_of(operators: Iterable[Any], name: str, side: str | None) -> list[Li
                 f"{name} takes operators with one {side}, got {terms[0].name} on "
                 f"{first} and {term.name} on {getattr(term, side)}"
             )
-    if len({getattr(term, side).dtype for term in terms}) > 1:
-        widest = max(terms, key=lambda term: getattr(term, side).dtype.itemsize)
-        terms = [_on_side(term, widest, side) for term in terms]
-    return terms
+    return in_one_dtype(terms, side)
+
+
+def in_one_dtype(terms: Sequence[LinearOperator], side: str) -> list[LinearOperator]:
+    """The operators with casts, so that their domains, or their codomains, have one dtype."""
+    if len({getattr(term, side).dtype for term in terms}) == 1:
+        return list(terms)
+    widest = max(terms, key=lambda term: getattr(term, side).dtype.itemsize)
+    return [_on_side(term, widest, side) for term in terms]
+
+
+def _differ_in_field(terms: Sequence[LinearOperator]) -> bool:
+    return len({(t.domain.is_complex, t.codomain.is_complex) for t in terms}) > 1
+
+
+def _meet_over_reals(terms: Sequence[LinearOperator], side: str | None) -> bool:
+    """Whether a transform of a real image stands beside real operators: both stay as they are."""
+    if not any("real_linear" in term.tags for term in terms):
+        return False
+    return side is None or not any(getattr(term, side).is_complex for term in terms)
 
 
 def _on_side(term: LinearOperator, widest: LinearOperator, side: str) -> LinearOperator:

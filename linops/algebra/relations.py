@@ -8,7 +8,7 @@ read as produced (restrict the input) or as contracted (extend the output).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from linops.rule import Axis, Member, Relation, Rule
@@ -89,6 +89,13 @@ def product_rule(rules: Sequence[Rule]) -> Rule:
         if name is not None and link.relation is not Relation.WHOLE
     }
     taken = {axis.name for member in rules[last].domain for axis in member}
+    # An axis that is followed through, but must not split, is one axis with one name too.
+    whole = {
+        link.names[0]: str(link.names[last])
+        for link in links
+        if link.relation is Relation.WHOLE and link.names[last] in taken
+    }
+    reserved = {axis.name for member in rules[0].codomain for axis in member}
     renamed: dict[str, str] = {}
 
     def left(axis: Axis) -> Axis:
@@ -101,8 +108,10 @@ def product_rule(rules: Sequence[Rule]) -> Rule:
         link = found.get((0, axis.name))
         if link is not None and link.relation is Relation.ALIGNED:
             return Axis(str(link.names[last]))
+        if link is None and axis.name in whole:
+            return Axis(whole[axis.name], splits=False)
         if axis.name not in renamed:
-            renamed[axis.name] = fresh_name(axis.name, taken)
+            renamed[axis.name] = fresh_name(axis.name, taken, reserved)
         return Axis(renamed[axis.name], splits=link is not None)
 
     return Rule(
@@ -185,6 +194,7 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
             else:
                 member.append(Axis(name, max(halos), any(wraps)))
         domain.append(tuple(member))
+    reserved = {axis.name for rule in rules for member in rule.codomain for axis in member}
     codomain: list[Member] = []
     extents: dict[str, int] = {}
     produced: dict[tuple[int, str], str] = {}
@@ -197,9 +207,10 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
                     continue
                 if (k, axis.name) not in produced:
                     shared = extents.get(axis.name) == extent and axis.splits
-                    name = axis.name if shared else fresh_name(axis.name, taken)
+                    name = axis.name if shared else fresh_name(axis.name, taken, reserved)
                     produced[k, axis.name] = name
-                    extents.setdefault(name, extent)
+                    if name == axis.name:
+                        extents.setdefault(name, extent)
                 legal = (Relation.PRODUCED, Relation.ALIGNED)
                 member.append(
                     Axis(produced[k, axis.name], splits=rule.relation(axis.name) in legal)
@@ -208,10 +219,13 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
     return Rule(tuple(domain), tuple(codomain))
 
 
-def fresh_name(name: str, taken: set[str]) -> str:
-    """`name`, with the smallest number from 2 behind it that makes it new; it is then taken."""
+def fresh_name(name: str, taken: set[str], reserved: Collection[str] = ()) -> str:
+    """`name`, with the smallest number from 2 behind it that makes it new; it is then taken.
+
+    A number does not make it one of the `reserved` names, which other axes still wait for.
+    """
     stem, number, candidate = name.rstrip("0123456789") or name, 2, name
-    while candidate in taken:
+    while candidate in taken or (candidate != name and candidate in reserved):
         candidate = f"{stem}{number}"
         number += 1
     taken.add(candidate)

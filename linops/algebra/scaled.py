@@ -119,7 +119,9 @@ def _times(scalar: Any, x: Any, space: Any) -> Any:
         if kind == "c" or np.dtype(dtype).kind != "c":
             scalar = arrays.cast(scalar, np.dtype(dtype))
         return scalar * x
-    return x * scalar
+    y = x * scalar
+    # NumPy makes a scalar of an array without axes.
+    return np.asarray(y) if isinstance(y, np.generic) else y
 
 
 def _conjugate(scalar: Any) -> Any:

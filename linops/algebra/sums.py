@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
+
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
@@ -121,7 +123,9 @@ def added(a: Any, b: Any) -> Any:
     """The sum of two elements, member by member for product spaces."""
     if isinstance(a, tuple):
         return tuple(added(x, y) for x, y in zip(a, b, strict=True))
-    return a + b
+    total = a + b
+    # NumPy makes a scalar of two arrays without axes.
+    return np.asarray(total) if isinstance(total, np.generic) else total
 
 
 def _name_in(rule: Rule, term: Rule, axis: str, relation: Relation) -> str:

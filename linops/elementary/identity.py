@@ -8,7 +8,13 @@ from linops import arrays
 from linops.arrays import Array
 from linops.calling import batch_shape
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
+from linops.elementary.windows import (
+    PlaneMask,
+    _cuts_named,
+    _window_rule,
+    names_beside,
+    resized,
+)
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -186,12 +192,10 @@ def _zero_rule(domain: AnySpace, codomain: AnySpace) -> Rule:
     left = _window_rule(domain, ()).domain
     if domain.shape == codomain.shape:
         return Rule(left, left)
-    taken = {axis.name for member in left for axis in member}
-    right = tuple(
-        tuple(Axis(axis.name if axis.name not in taken else f"{axis.name}_out") for axis in member)
-        for member in _window_rule(codomain, ()).domain
-    )
-    return Rule(left, right)
+    rows = _window_rule(codomain, ()).domain
+    own = [axis.name for member in rows for axis in member]
+    names = iter(names_beside([axis.name for member in left for axis in member], own))
+    return Rule(left, tuple(tuple(Axis(next(names)) for _ in member) for member in rows))
 
 
 def _zeros(x: Any, source: AnySpace, target: AnySpace) -> Any:

@@ -214,8 +214,9 @@ def _block_of(
         return block  # type: ignore[no-any-return]
     from linops.algebra.product import Product
 
-    where = [(0, p) for p, a in enumerate(operator.rule.codomain[0]) if a.name == axis]
-    return Product([PlaneMask(block.codomain, where, -start, n - start), block])
+    members = operator.rule.codomain
+    where = [(0, p) for p, a in enumerate(members[0]) if a.name == axis]
+    return Product([PlaneMask(block.codomain, where, -start, n - start, members), block])
 
 
 def _names_of(space: Space) -> Member:

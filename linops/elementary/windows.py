@@ -9,6 +9,7 @@ outside the array. They select, they never multiply: NaN in a plane that is left
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "PlaneMask",
     "PlaneWindow",
     "axis_number",
+    "names_beside",
     "resized",
     "resized_one",
     "with_row",
@@ -138,6 +140,12 @@ class Pad(LinearOperator):
             large = resized_one(large, number, space.shape[number] + before + after)
         super().__init__(space, large, _window_rule(space, cuts))
         self._cuts = tuple(cuts)
+
+    @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        # Without planes to add an array is handed on as it is.
+        pairs = zip(self.domain.members, self.codomain.members, strict=True)
+        return any(small.shape == large.shape for small, large in pairs)
 
     @classmethod
     def along(
@@ -364,6 +372,19 @@ def _names(space: AnySpace) -> list[list[str]]:
         prefix = f"m{m}_" if len(space.members) > 1 else ""
         rows.append([f"{prefix}{name}" for name in member.axes or _numbered(member.ndim)])
     return rows
+
+
+def names_beside(left: Sequence[str], right: Sequence[str]) -> list[str]:
+    """Names of `right`, with `_out` behind those that `left` has, each once."""
+    taken, found = {*left, *right}, []
+    for own in right:
+        name = own
+        if own in left:
+            while name in taken:
+                name += "_out"
+            taken.add(name)
+        found.append(name)
+    return found
 
 
 def _numbered(count: int) -> list[str]:

@@ -11,12 +11,12 @@ check_operator: skipped threads of Gradient: an example
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from linops.operator import LinearOperator
-from linops.testing import blocks, handling, laws, objects
-from linops.testing.subject import Failure, NotApplicable, Subject
+from linops.testing import blocks, derivatives, handling, laws, objects
+from linops.testing.subject import NAMESPACES, Failure, NotApplicable, Subject
 
 __all__ = ["CHECKS", "CheckReport", "check_operator"]
 
@@ -44,6 +44,9 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "torch": functools.partial(handling.check_namespace, package="torch"),
     "jax": functools.partial(handling.check_namespace, package="jax"),
     "array_api_strict": functools.partial(handling.check_namespace, package="array_api_strict"),
+    "torch_derivatives": derivatives.check_torch_derivatives,
+    "jax_derivatives": derivatives.check_jax_derivatives,
+    "jax_arguments": derivatives.check_jax_arguments,
     "device": handling.check_device,
     "threads": objects.check_threads,
     "immutable": objects.check_immutable,
@@ -71,7 +74,11 @@ class CheckReport:
 
 
 def check_operator(
-    A: LinearOperator, *, skip: Mapping[str, str] | None = None, seed: int = 0
+    A: LinearOperator,
+    *,
+    skip: Mapping[str, str] | None = None,
+    libraries: Collection[str] | None = None,
+    seed: int = 0,
 ) -> CheckReport:
     """Run every check of `CHECKS` on `A` and its adjoint.
 
@@ -82,6 +89,9 @@ def check_operator(
         where the matrix has at most 4096 entries, the entry at fault is named.
     skip
         `{name: reason}` of checks that are left out; each is printed with its reason.
+    libraries
+        Which of "torch", "jax" and "array_api_strict" the checks use; by default every one that
+        is installed. `()` keeps to NumPy, which is fast and imports nothing.
     seed
         Of all random elements: equal seeds give equal runs.
 
@@ -96,18 +106,21 @@ def check_operator(
     AssertionError
         One line for every check that failed.
     ValueError
-        For a name in `skip` that is no check.
+        For a name in `skip` that is no check, or in `libraries` that is no library.
     """
     skip = dict(skip or {})
     unknown = sorted(set(skip) - set(CHECKS))
     if unknown:
         raise ValueError(f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+    strange = sorted(set(libraries or ()) - set(NAMESPACES))
+    if strange:
+        raise ValueError(f"libraries are {', '.join(NAMESPACES)}, got {', '.join(strange)}")
     if not isinstance(A, LinearOperator):
         raise TypeError(
             f"check_operator takes a LinearOperator, got {type(A).__name__}; wrap a foreign "
             "operator with linops.as_operator first"
         )
-    subject = Subject(A, seed)
+    subject = Subject(A, seed, libraries)
     passed: list[str] = []
     failed: list[str] = []
     idle: dict[str, str] = {}

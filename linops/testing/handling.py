@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +15,9 @@ from linops.errors import DTypeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.space import ProductSpace
-from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host, same_bits
+from linops.testing.subject import Failure, Subject, each, elements, host, same_bits
 
 __all__ = [
-    "NAMESPACES",
     "check_batches",
     "check_device",
     "check_dtypes",
@@ -29,9 +27,6 @@ __all__ = [
     "check_spaces",
     "fresh",
 ]
-
-NAMESPACES = {"torch": "torch", "jax": "jax.numpy", "array_api_strict": "array_api_strict"}
-"""Namespaces besides NumPy, by the package that has to be installed."""
 
 
 def check_spaces(s: Subject) -> None:
@@ -185,7 +180,7 @@ def check_batches(s: Subject) -> None:
 
 def check_namespace(s: Subject, package: str) -> None:
     """Arrays of another library give arrays of that library, with the same numbers."""
-    xp = _import(package)
+    xp = s.library(package)
     for B, x, name in ((s.operator, s.x, "A"), (s.operator.H, s.y, "A.H")):
         wide = any(real_of(m.dtype).itemsize > 4 for m in (*B.domain.members, *B.codomain.members))
         if package == "jax" and wide and not importlib.import_module("jax").config.jax_enable_x64:
@@ -210,7 +205,7 @@ def check_namespace(s: Subject, package: str) -> None:
 
 def check_device(s: Subject) -> None:
     """The result lives on the device of the input (the second device of array-api-strict)."""
-    xp = _import("array_api_strict")
+    xp = s.library("array_api_strict")
     device = xp.Device("device1")
     for B, x, name in ((s.operator, s.x, "A"), (s.operator.H, s.y, "A.H")):
         there = each(lambda part: xp.asarray(np.array(part), device=device), x)
@@ -237,12 +232,6 @@ def _refuses_without_x64(B: LinearOperator, x: Any, name: str, xp: Any) -> None:
 
 def _narrow(x: np.ndarray) -> np.ndarray:
     return x.astype(np.complex64 if x.dtype.kind == "c" else np.float32)
-
-
-def _import(package: str) -> Any:
-    if importlib.util.find_spec(package) is None:
-        raise NotApplicable(f"{package} is not installed")
-    return importlib.import_module(NAMESPACES[package])
 
 
 def _tuple_like(operator: LinearOperator, parts: list[Any]) -> Any:

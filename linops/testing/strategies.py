@@ -20,15 +20,16 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import linops as lo
 from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.testing.dot import unit
+from linops.testing.leaves import Drawn, leaf
+from linops.testing.realified import complex_matrix
+from linops.testing.trees import tree, under_a_last_view
 
-__all__ = ["compositions", "operators", "spaces", "vectors"]
+__all__ = ["compositions", "operators", "spaces", "trees", "vectors"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-Pair = tuple[LinearOperator, np.ndarray]
 
 
 @st.composite
@@ -76,7 +77,7 @@ def vectors(space: AnySpace) -> st.SearchStrategy[Any]:
 def operators(
     draw: st.DrawFn, domain: Space | None = None, *, real_linear: bool = True
 ) -> tuple[LinearOperator, np.ndarray]:
-    """Leaves, each with a matrix that NumPy makes without the operator.
+    """Every elementary operator, each with a matrix that NumPy makes without it.
 
     Parameters
     ----------
@@ -94,157 +95,46 @@ def operators(
     >>> A, dense = operators().example()  # doctest: +SKIP
     """
     space = draw(spaces()) if domain is None else domain
-    kinds = [
-        "identity",
-        "zero",
-        "diagonal",
-        "matrix",
-        "restriction",
-        "crop",
-        "pad",
-        "convolve",
-        "scatter",
-        "gradient",
-    ]
-    if space.is_complex or real_linear:
-        kinds.append("fft")
-    kind = draw(st.sampled_from(kinds))
-    n, eye = space.size, np.eye(space.size).reshape(*space.shape, space.size)
-    seed = draw(st.integers(0, 99))
-    if kind == "identity":
-        return lo.Identity(space), np.eye(n)
-    if kind == "zero":
-        small = Space(draw(st.integers(1, 4)), space.dtype)
-        return lo.Zero(space, small), np.zeros((small.size, n))
-    if kind == "diagonal":
-        values = space.random(seed)
-        return lo.Diagonal(values, space), np.diag(_double(values).ravel())
-    if kind == "matrix":
-        return _matrix(space, Space(draw(st.integers(1, 5)), space.dtype), seed)
-    if kind == "restriction":
-        index = draw(
-            st.lists(st.integers(-1, math.prod(space.shape[-2:]) - 1), min_size=1, max_size=4)
-        )
-        R = lo.Restriction(space, np.array(index, np.int64))
-        rows = eye.reshape(*space.shape[:-2], -1, n)
-        taken: list[Any] = [rows[..., i, :] if i >= 0 else 0 * rows[..., 0, :] for i in index]
-        dense: Any = np.stack(taken, axis=-2)
-        return R, dense.reshape(-1, n)
-    if kind == "scatter":
-        # The last axis of the domain holds the values; the target adds a plane of its own.
-        size = draw(st.integers(1, 5))
-        target = Space((*space.shape[:-1], size), space.dtype)
-        index = draw(
-            st.lists(st.integers(-1, size - 1), min_size=space.shape[-1], max_size=space.shape[-1])
-        )
-        S = lo.Scatter(target, np.array(index, np.int64), (space.ndim - 1,))
-        out = np.zeros((*space.shape[:-1], size, n))
-        for source, position in enumerate(index):
-            if position >= 0:
-                out[..., position, :] += eye[..., source, :]
-        return S, out.reshape(-1, n)
-    axis = draw(st.integers(0, space.ndim - 1))
-    length = space.shape[axis]
-    if kind == "crop":
-        start = draw(st.integers(0, length - 1))
-        stop = draw(st.integers(start + 1, length))
-        dense = np.take(eye, np.arange(start, stop), axis=axis)
-        return lo.Crop(space, {axis: (start, stop)}), dense.reshape(-1, n)
-    if kind == "pad":
-        widths = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
-        every = [(0, 0)] * (space.ndim + 1)
-        every[axis] = widths
-        return lo.Pad(space, {axis: widths}), np.pad(eye, every).reshape(-1, n)
-    if kind == "gradient":
-        parts = []
-        for a, steps in enumerate(space.spacing or (1.0,) * space.ndim):
-            last = [(0, 0)] * (space.ndim + 1)
-            last[a] = (0, 1)
-            parts.append(np.pad(np.diff(eye, axis=a), last) / steps)
-        return lo.Gradient(space), np.stack(parts).reshape(-1, n)
-    if kind == "fft":
-        wave = np.fft.fft(eye, axis=axis, norm="ortho")
-        return lo.FFT(space, axis, real="full"), wave.reshape(-1, n)
-    weights = Space(draw(st.integers(1, 3)), space.dtype).random(seed)
-    ring = draw(st.booleans())
-    C = lo.Convolve(space, weights, axis, boundary="periodic" if ring else "zero")
-    origin, line = (weights.size - 1) // 2, np.zeros((length, length), "complex128")
-    for i in range(length):
-        for k, weight in enumerate(_double(weights)):
-            j = i + origin - k
-            if ring or 0 <= j < length:
-                line[i, j % length] += weight
-    dense = np.moveaxis(np.tensordot(line, eye, (1, axis)), 0, axis).reshape(-1, n)
-    return C, dense if space.is_complex else dense.real
+    A, matrix, _ = leaf(draw, space, real_linear=real_linear)
+    return A, complex_matrix(matrix, A.domain, A.codomain)
 
 
 @st.composite
 def compositions(
     draw: st.DrawFn, max_depth: int = 3, max_size: int = 12
 ) -> tuple[LinearOperator, np.ndarray]:
-    """Trees of `@`, `+`, `.H`, `.T`, scalars, vstack and concat, with matrices from the parts.
+    """Trees of everything that composes, with matrices from those of their parts.
 
-    Leaves are those of `operators(real_linear=False)`, because over the reals complex operators do
-    not compose. The matrix of a node is computed by NumPy from those of its members.
+    Leaves are those of `operators(real_linear=False)`: over the reals complex operators have no
+    matrix of their own. The nodes are `@`, `+`, `-`, scalars, `.H`, `.T`, `.conj()`, powers,
+    grams, columns, vstack, hstack, block_diagonal, concat, kron, and changes of precision. The
+    matrix of a node is computed by NumPy from those of its members, so it is that of the tree as
+    it was written, before the algebra simplifies it.
 
     Parameters
     ----------
     max_depth
-        Nodes on top of each other, below a last `.H`, `.T` or `.conj()`.
+        Nodes on top of each other, below a last `.H`, `.T`, `.conj()`, gram or columns.
     max_size
         Entries of the domain of the innermost leaves.
 
     >>> A, dense = compositions(max_depth=2).example()  # doctest: +SKIP
     """
-    A, dense = _tree(draw, draw(spaces(max_size)), max_depth)
-    last = draw(st.sampled_from(["", "H", "T", "conj", "gram"]))
-    if last == "H":
-        return A.H, dense.conj().T
-    if last == "T":
-        return A.T, dense.T
-    if last == "conj":
-        return A.conj(), dense.conj()
-    if last == "gram":
-        return A.gram(), dense.conj().T @ dense
-    return A, dense
+    A, matrix, _ = draw(trees(max_depth, max_size))
+    return A, complex_matrix(matrix, A.domain, A.codomain)
 
 
-def _tree(draw: st.DrawFn, domain: AnySpace, depth: int) -> Pair:
-    assert isinstance(domain, Space)
-    if depth == 0 or draw(st.integers(0, 4)) == 0:
-        return draw(operators(domain, real_linear=False))
-    A, dense = _tree(draw, domain, depth - 1)
-    kind = draw(st.sampled_from(["scalar", "gram", "vstack", "sum", "concat", "product"]))
-    seed = draw(st.integers(0, 99))
-    if kind == "scalar":
-        factors: list[Any] = [2, -0.5, 0, *([0.25j] if domain.is_complex else [])]
-        factor = draw(st.sampled_from(factors))
-        return factor * A, factor * dense
-    if kind == "gram":
-        return A.H @ A, dense.conj().T @ dense
-    B, other = _tree(draw, A.domain, depth - 1) if kind == "vstack" else (A, dense)
-    if kind == "vstack":
-        return lo.vstack([A, B]), np.concatenate([dense, other])
-    target = A.codomain
-    if not isinstance(target, Space) or target.size > 60:
-        return -A, -dense
-    if kind == "product":
-        B, other = _tree(draw, target, depth - 1)
-        return B @ A, other @ dense
-    B, other = _matrix(A.domain, target, seed)
-    if kind == "sum":
-        return A + B, dense + other
-    return lo.concat([A, B]), np.concatenate([dense, other])
-
-
-def _matrix(domain: AnySpace, codomain: Space, seed: int) -> Pair:
-    assert isinstance(domain, Space)
-    array = Space((codomain.size, domain.size), domain.dtype).random(seed)
-    return lo.Matrix(array, domain, codomain), _double(array)
-
-
-def _double(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, np.complex128 if array.dtype.kind == "c" else np.float64)
+@st.composite
+def trees(
+    draw: st.DrawFn, max_depth: int = 3, max_size: int = 12, *, real_linear: bool = True
+) -> Drawn:
+    """As `compositions`, with real matrices that serve R-linear operators too (see `Drawn`)."""
+    first = draw(spaces(max_size))
+    domain: AnySpace = first
+    if draw(st.integers(0, 5)) == 0:
+        domain = ProductSpace([first, draw(spaces(max_size, dtypes=(first.dtype.name,)))])
+    drawn = tree(draw, domain, draw(st.integers(0, max_depth)), real_linear=real_linear)
+    return under_a_last_view(draw, drawn)
 
 
 @st.composite

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +15,19 @@ from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.testing.dot import epsilon
 
-__all__ = ["Failure", "NotApplicable", "Subject", "each", "elements", "host", "same_bits"]
+__all__ = [
+    "NAMESPACES",
+    "Failure",
+    "NotApplicable",
+    "Subject",
+    "each",
+    "elements",
+    "host",
+    "same_bits",
+]
+
+NAMESPACES = {"torch": "torch", "jax": "jax.numpy", "array_api_strict": "array_api_strict"}
+"""Namespaces besides NumPy, by the package that has to be installed."""
 
 DENSE_LIMIT = 4096
 """Entries up to which checks form a matrix."""
@@ -35,11 +50,16 @@ class Subject:
         What is tested.
     seed
         Of all random elements.
+    libraries
+        Packages besides NumPy that checks may use; every one of `NAMESPACES` by default.
     """
 
-    def __init__(self, operator: LinearOperator, seed: int) -> None:
+    def __init__(
+        self, operator: LinearOperator, seed: int, libraries: Collection[str] | None = None
+    ) -> None:
         self.operator = operator
         self.seed = seed
+        self.libraries = tuple(NAMESPACES) if libraries is None else tuple(libraries)
         self.eps = max(
             epsilon(operator.domain),
             epsilon(operator.codomain),
@@ -49,6 +69,14 @@ class Subject:
     def generator(self, salt: int = 0) -> np.random.Generator:
         """Random numbers that depend on the seed and on `salt` alone."""
         return np.random.default_rng([self.seed, salt])
+
+    def library(self, package: str) -> Any:
+        """The namespace of another library, for checks that were asked for."""
+        if package not in self.libraries:
+            raise NotApplicable(f"{package} was not asked for")
+        if importlib.util.find_spec(package) is None:
+            raise NotApplicable(f"{package} is not installed")
+        return importlib.import_module(NAMESPACES[package])
 
     @cached_property
     def x(self) -> Any:

@@ -1,64 +1,129 @@
-"""The shipped strategies: every operator drawn is its matrix, linear, typed, blockwise, pickled."""
+"""The shipped strategies: every operator drawn is its matrix and passes the suite, trees too."""
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 import linops as lo
-from linops.testing.blocks import check_blocks
-from linops.testing.handling import check_spaces
-from linops.testing.laws import check_additivity, check_homogeneity
-from linops.testing.strategies import compositions, operators, spaces, vectors
-from linops.testing.subject import NotApplicable, Subject
+from linops.testing.checks import CHECKS
+from linops.testing.leaves import KINDS
+from linops.testing.realified import complex_matrix, real_matrix
+from linops.testing.strategies import compositions, operators, spaces, trees, vectors
+from linops.testing.subject import Failure, NotApplicable, Subject
+
+SLOW = {"jax", "jax_derivatives", "jax_arguments", "torch_derivatives", "array_api_strict",
+        "device", "threads", "columns", "layouts"}  # fmt: skip
+LAWS = {name: check for name, check in CHECKS.items() if name not in SLOW}
+# A failing tree is told as it is: shrinking one takes minutes.
+phases = (Phase.explicit, Phase.reuse, Phase.generate)
+many = settings(deadline=None, suppress_health_check=list(HealthCheck), phases=phases)
 
 
-def flat(space, x) -> np.ndarray:
-    parts = x if isinstance(x, tuple) else (x,)
-    assert [p.dtype for p in parts] == [m.dtype for m in space.members]
-    return np.concatenate([np.asarray(p).ravel() for p in parts])
+def holds(A: lo.LinearOperator, matrix: np.ndarray, size: np.ndarray) -> None:
+    """Equal to its matrix over the reals, entry by entry, both ways."""
+    eps = max(Subject(A, 0).eps, 1e-16)
+    for B, wanted, bound in ((A, matrix, size), (A.H, matrix.T, size.T)):
+        found = real_matrix(B)
+        assert found.shape == wanted.shape
+        limit = 64 * eps * (bound + 0.05 * bound.max(initial=0))
+        assert (np.abs(found - wanted) <= limit).all(), A.describe()
 
 
-def holds(A, dense: np.ndarray, data: st.DataObject) -> None:
-    assert A.shape == dense.shape
-    eps = np.finfo(A.dtype).eps
-    bound = 1e3 * eps * (1 + np.abs(dense).max(initial=0)) * (1 + max(dense.shape)) ** 2
-    back = dense.conj().T
-    for B, wanted in ((A, dense), (A.H, back)):
-        matrix = wanted if B.codomain.is_complex else wanted.real
-        assert np.abs(B.to_dense() - matrix).max(initial=0) <= bound
-        x = data.draw(vectors(B.domain))
-        found, image = flat(B.codomain, B(x)), wanted @ flat(B.domain, x)
-        if not B.codomain.is_complex:
-            image = image.real
-        size = 1 + np.abs(flat(B.domain, x)).max(initial=0)
-        assert np.abs(found - image).max(initial=0) <= bound * size
+def passes(A: lo.LinearOperator, names: set[str]) -> None:
     subject = Subject(A, 0)
-    for check in (check_spaces, check_additivity, check_homogeneity, check_blocks):
+    for name in names:
         try:
-            check(subject)
+            LAWS[name](subject)
         except NotApplicable:
             continue
-    again = pickle.loads(pickle.dumps(A))
-    np.testing.assert_array_equal(again.to_dense(), A.to_dense())
+        except Failure as error:
+            pytest.fail(f"{name}: {error}\n{A.describe()}")
 
 
-@settings(max_examples=100)
-@given(st.data())
-def test_leaves_are_their_matrices(data: st.DataObject) -> None:
-    holds(*data.draw(operators()), data)
-
-
-@settings(max_examples=100)
+@settings(many, max_examples=200)
 @given(st.data())
 def test_trees_are_their_matrices(data: st.DataObject) -> None:
-    holds(*data.draw(compositions()), data)
+    # The matrices are those of the trees as they were written, before the algebra simplifies.
+    holds(*data.draw(trees(4)))
+
+
+@settings(many, max_examples=50)
+@given(st.data())
+def test_trees_pass_the_suite(data: st.DataObject) -> None:
+    passes(data.draw(trees(3, max_size=8)).operator, set(LAWS))
+
+
+@settings(many, max_examples=100)
+@given(st.data())
+def test_trees_can_be_cut_and_are_linear(data: st.DataObject) -> None:
+    names = {"spaces", "additivity", "homogeneity", "involution", "transpose", "blocks", "tags"}
+    passes(data.draw(trees(3, max_size=10)).operator, names)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_leaves_are_their_matrices(kind: str) -> None:
+    @settings(many, max_examples=15)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        A, dense = KINDS[kind](data.draw, data.draw(spaces(max_size=12)))
+        found = A.to_dense()
+        wanted = dense if A.codomain.is_complex else dense.real
+        limit = 64 * Subject(A, 0).eps * (1 + np.abs(wanted).max(initial=0))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
+
+    run()
+
+
+@settings(many, max_examples=40)
+@given(st.data())
+def test_pairs_for_users(data: st.DataObject) -> None:
+    for A, dense in (data.draw(operators()), data.draw(compositions())):
+        assert dense.shape == A.shape
+        x = data.draw(vectors(A.domain))
+        flat = np.concatenate([np.asarray(p).ravel() for p in (x if type(x) is tuple else (x,))])
+        image = dense @ flat if A.codomain.is_complex else (dense @ flat).real
+        y = A(x)
+        found = np.concatenate([np.ravel(p) for p in (y if type(y) is tuple else (y,))])
+        bound = 1e3 * Subject(A, 0).eps * (1 + np.abs(dense).sum()) * (1 + np.abs(flat).max())
+        # Intermediate results of a tree may be larger than its matrix.
+        assert np.abs(found - image).max(initial=0) <= 1e3 * bound
+
+
+def test_every_elementary_operator_and_node_is_drawn() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(many, max_examples=300, database=None, derandomize=True)
+    @given(trees(3))
+    def run(drawn) -> None:
+        for line in drawn.operator.describe().splitlines():
+            seen[line.split(":")[0].strip().removesuffix(".H").split(" ")[0]] += 1
+
+    run()
+    nodes = {"Product", "Sum", "Scaled", "Gram", "vstack", "hstack", "block_diagonal", "concat",
+             "kron"}  # fmt: skip
+    assert set(lo.elementary.__all__) | {"Gradient"} | nodes <= set(seen)
+
+
+def test_real_forms_of_matrices() -> None:
+    # y = conj(c) x over the complex numbers, and Re(c x) from complex to real, by hand.
+    real, complex_ = lo.Space(1, "float64"), lo.Space(1, "complex128")
+    c = 2 + 3j
+    turn = lo.Diagonal(np.array([c]), complex_)
+    np.testing.assert_array_equal(real_matrix(turn.H), [[2, 3], [-3, 2]])
+    F = lo.Diagonal(np.array([c]), real)
+    np.testing.assert_array_equal(real_matrix(F), [[2], [3]])
+    np.testing.assert_array_equal(real_matrix(F.H), [[2, 3]])
+    np.testing.assert_array_equal(complex_matrix(np.array([[2.0], [3]]), real, complex_), [[c]])
+    np.testing.assert_array_equal(
+        complex_matrix(np.array([[2.0, 3]]), complex_, real), [[c.conjugate()]]
+    )
 
 
 @given(st.data())
