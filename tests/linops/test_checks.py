@@ -130,7 +130,7 @@ def test_the_mutant_without_a_fault_is_right() -> None:
 @pytest.mark.parametrize("fault", [name for name, line in FAULTS.items() if line])
 def test_every_fault_is_named(fault: str) -> None:
     with pytest.raises(AssertionError, match=re.escape(FAULTS[fault])):
-        check_operator(Mutant(fault))
+        check_operator(Mutant(fault), libraries=("torch",))
 
 
 def test_a_missing_conjugate_is_found() -> None:
@@ -307,3 +307,34 @@ def test_taylor_orders() -> None:
 
     with pytest.raises(AssertionError, match="Taylor test"):
         taylor_test(Wrong(), S.random(0))
+
+
+def test_libraries_are_chosen() -> None:
+    report = check_operator(Mutant(), libraries=())
+    assert report.not_applicable["jax_derivatives"] == "jax was not asked for"
+    assert "torch_derivatives" in check_operator(Mutant(), libraries=("torch",)).passed
+    with pytest.raises(ValueError, match="libraries are torch, jax, array_api_strict, got numpy"):
+        check_operator(Mutant(), libraries=("numpy",))
+
+
+def test_a_derivative_that_is_not_the_pair_is_found() -> None:
+    import torch
+
+    class Detached(lo.LinearOperator):
+        batched = True
+        _exact = True
+
+        def __init__(self):
+            super().__init__(lo.Space(3), lo.Space(3))
+
+        def _apply(self, x):
+            return 2 * x
+
+        _apply_adjoint = _apply
+
+        def __call__(self, x):
+            # The value is right, its graph is cut.
+            return super().__call__(x.detach() if isinstance(x, torch.Tensor) else x)
+
+    with pytest.raises(AssertionError, match="torch_derivatives: "):
+        check_operator(Detached(), libraries=("torch",))
