@@ -45,6 +45,7 @@ __all__ = [
     "ones",
     "requires_gradient",
     "resident",
+    "row_major",
     "scatter_add",
     "snapshot",
     "take_last",
@@ -413,6 +414,18 @@ def gather_planes(x: Array, axis: int, index: Array, valid: Array) -> Array:
     planes = xp.take(x, index, axis=x.ndim + axis)
     mask = xp.reshape(valid, (-1,) + (1,) * (-axis - 1))
     return xp.where(mask, planes, zeros((), dtype_of(x), x))
+
+
+def row_major(x: Array) -> Array:
+    """`x`, laid out in C order where JAX traces it: what XLA's FFT on the CPU takes.
+
+    Beside a compiled kernel that has another order XLA would choose that one, and fail.
+    """
+    if not is_traced(x):
+        return x
+    layout = importlib.import_module("jax.experimental.layout")
+    order = layout.Layout(major_to_minor=tuple(range(x.ndim)))
+    return layout.with_layout_constraint(x, order)
 
 
 def take_last(x: Array, index: Array) -> Array:

@@ -60,12 +60,15 @@ class Constraint:
         Fixed states of inputs and outputs; None where they are free.
     ends
         The array axes of an edge along which elements may be cut, where they are free.
+    mirrored
+        Whether outputs have the states of the inputs: a self-adjoint operator is its own adjoint.
     """
 
     allowed: Callable[[Operator, Option], bool]
     entries: tuple[State, ...] | None = None
     exits: tuple[State, ...] | None = None
     ends: Callable[[int], set[int]] | None = None
+    mirrored: bool = False
 
 
 def assign(
@@ -136,7 +139,8 @@ class _Walk:
         for frontier, (price, choice, entries) in table.items():
             states = dict(frontier)
             exits, extra = [], 0.0
-            for edge, wanted in zip(self.graph.outputs, self._exits(), strict=True):
+            ends = zip(self.graph.outputs, self._exits(entries), strict=True)
+            for edge, wanted in ends:
                 prices = {s: self._move(edge, states[edge], s) for s in wanted}
                 state = min(wanted, key=lambda s: prices[s] + self._resident(edge, s))
                 exits.append(state)
@@ -213,9 +217,11 @@ class _Walk:
             choices = [(*row, state) for row in choices for state in free]
         return choices
 
-    def _exits(self) -> list[tuple[State, ...]]:
+    def _exits(self, entries: tuple[State, ...]) -> list[tuple[State, ...]]:
         if self.constraint.exits is not None:
             return [(state,) for state in self.constraint.exits]
+        if self.constraint.mirrored:
+            return [(state,) for state in entries]
         return [
             self._free(edge, [a.exits[number] for a in self.prior])
             for number, edge in enumerate(self.graph.outputs)

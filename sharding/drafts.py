@@ -71,6 +71,7 @@ def draft(
             None if entries is None else tuple(states[m] for states in entries),
             None if exits is None else tuple(states[m] for states in exits),
             partial(request.ends, m, graph) if request.names else None,
+            "self_adjoint" in operator.tags,
         )
         found = assign(graph, n, decided, constraint, settings.machine)
         if found is None:

@@ -150,8 +150,9 @@ class RampFilter(LinearOperator):
         response = arrays.resident(
             self.__dict__.setdefault("_cache_resident", {}), "response", self.response, x
         )
-        spectrum = xp.fft.rfft(x, n=self.length, axis=-1) * response
-        return arrays.narrow(xp.fft.irfft(spectrum, n=self.length, axis=-1), -1, 0, columns)
+        spectrum = xp.fft.rfft(arrays.row_major(x), n=self.length, axis=-1) * response
+        filtered = arrays.row_major(xp.fft.irfft(spectrum, n=self.length, axis=-1))
+        return arrays.narrow(filtered, -1, 0, columns)
 
     def _apply_adjoint(self, y: Array) -> Array:
         return self._apply(y)

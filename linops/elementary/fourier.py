@@ -125,12 +125,13 @@ class FFT(LinearOperator):
         if math.prod(x.shape) == 0:
             batch = tuple(x.shape)[: x.ndim - self.domain.ndim]
             return arrays.zeros((*batch, *self.codomain.shape), self.codomain.dtype, x)
+        x = arrays.row_major(x)
         if self._half:
             x = xp.fft.rfft(x, axis=axes[-1], norm=self._norm)
             axes = axes[:-1]
         else:
             x = arrays.cast(x, self.codomain.dtype)
-        return xp.fft.fftn(x, axes=axes, norm=self._norm) if axes else x + 0
+        return arrays.row_major(xp.fft.fftn(x, axes=axes, norm=self._norm) if axes else x + 0)
 
     def _apply_adjoint(self, y: Array) -> Array:
         xp, axes = arrays.namespace(y), self._axes()
@@ -140,13 +141,14 @@ class FFT(LinearOperator):
         # The inverse transform divides by N under the norm "backward" and by nothing under
         # "forward": each is the adjoint of the transform of the other name.
         norm = {"ortho": "ortho", "backward": "forward", "forward": "backward"}[self._norm]
+        y = arrays.row_major(y)
         if self._half:
             if len(axes) > 1:
                 y = xp.fft.ifftn(y, axes=axes[:-1], norm=norm)
             n = self.domain.shape[self._numbers[-1]]
             y = _once(y, axes[-1], n)
-            return xp.fft.irfft(y, n=n, axis=axes[-1], norm=norm)
-        y = xp.fft.ifftn(y, axes=axes, norm=norm) if axes else y + 0
+            return arrays.row_major(xp.fft.irfft(y, n=n, axis=axes[-1], norm=norm))
+        y = arrays.row_major(xp.fft.ifftn(y, axes=axes, norm=norm) if axes else y + 0)
         return y if self.domain.is_complex else xp.real(y)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:

@@ -84,7 +84,8 @@ def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[boo
     backward = xp.fft.irfftn if is_real else xp.fft.ifftn
     if not is_real:
         x = arrays.cast(x, complex_of(arrays.dtype_of(x)))
-    y = backward(forward(x, s=s, axes=axes) * cache[is_real], s=s, axes=axes)
+    spectrum = forward(arrays.row_major(x), s=s, axes=axes) * cache[is_real]
+    y = arrays.row_major(backward(spectrum, s=s, axes=axes))
     for line, first in zip(lines, firsts, strict=True):
         y = arrays.narrow(y, line.axis, first, first + line.planes)
     return y

@@ -1,0 +1,466 @@
+"""Lowered operators as one SPMD program on eight host devices: the numbers of the operators."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+
+import linops as lo
+from linops import functionals as fn
+from linops.testing import dot_test
+from sharding import plan
+from sharding.executors import collectives
+from sharding.executors.padded import window_cells
+from sharding.executors.shard_map import _Body
+from sharding.homes.jax_devices import jax_mesh
+from sharding.mesh import Mesh
+from sharding.program import Program, Value, Writer
+from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, dual, real_range
+
+jnp = jax.numpy
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def _parts(x: Any) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, x)) if isinstance(x, tuple) else (np.asarray(x),)
+
+
+def assert_close(got: Any, wanted: Any, rtol: float = 1e-12) -> None:
+    """Members agree to rounding of their largest entry."""
+    got, wanted = _parts(got), _parts(wanted)
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * (np.abs(b).max() + 1e-30))
+
+
+def _devices(n: int, backwards: bool = False) -> list[Any]:
+    found = jax.devices("cpu")[:n]
+    return found[::-1] if backwards else found
+
+
+def _lowered(A: Any, n: int, partition: Any = "auto", backwards: bool = False) -> Any:
+    p = plan(A, devices=_devices(n, backwards), executor="shard_map", partition=partition)
+    return p.lower()
+
+
+# Every composition on two numbers of devices, one of which leaves shares empty.
+@pytest.mark.parametrize("name", compositions.LINEAR)
+@pytest.mark.parametrize("n", [3, 8])
+def test_every_composition(name: str, n: int) -> None:
+    A = compositions.LINEAR[name]()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    B = _lowered(A, n, backwards=n == 3)
+    assert_close(B @ x, A @ x)
+    assert_close(B.H @ y, A.H @ y)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("name", "partition"), [("projector", "view"), ("two rings", "z"), ("two stencils", "z")]
+)
+def test_other_numbers_of_devices(name: str, partition: str, n: int) -> None:
+    A = compositions.LINEAR[name]()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    B = _lowered(A, n, partition)
+    assert_close(B @ x, A @ x)
+    assert_close(B.H @ y, A.H @ y)
+    if n == 1:
+        kinds = _counted(B._engine.compiled_text(B.plan.forward))
+        assert not any(kinds.values())
+
+
+@pytest.mark.parametrize("partition", [{"view": 2, "z": 3}, {"z": 2, "col": 2}])
+def test_two_mesh_axes(partition: dict[str, int]) -> None:
+    A = compositions.projector()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    n = int(np.prod(list(partition.values())))
+    B = _lowered(A, n, partition, backwards=True)
+    assert_close(B @ x, A @ x)
+    assert_close(B.H @ y, A.H @ y)
+    dot_test(B)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("boundary", ["zero", "periodic"])
+def test_halos_wider_than_shares(size: int, boundary: str) -> None:
+    space = lo.Space((size, 2), "float64", ("z", "x"))
+    kernel = np.array([0.5, -1.0, 0.25, 2.0, -0.75]).reshape(5, 1)
+    A = lo.Convolve(space, kernel, boundary=boundary)
+    x, y = space.random(1), space.random(2)
+    dense = A.to_dense()
+    for n in (2, 4):
+        B = _lowered(A, n, "z")
+        assert_close(B @ x, (dense @ x.ravel()).reshape(space.shape))
+        assert_close(B.H @ y, (dense.T @ y.ravel()).reshape(space.shape))
+
+
+def test_an_operator_that_moves_its_planes() -> None:
+    space = lo.Space((7, 3), "float64", ("z", "x"))
+    A = lo.Crop(space, {"z": (2, 6)})
+    B = _lowered(A, 3, "z")
+    x, y = A.domain.random(1), A.codomain.random(2)
+    assert_close(B @ x, x[2:6])
+    assert_close(B.H @ y, np.pad(y, ((2, 1), (0, 0))))
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+_SPACE = lo.Space((7, 5), "complex128", ("z", "x"))
+
+
+def _window(n: int, periodic: bool) -> Windowed:
+    share = -(-7 // n)
+    real = [(min(i * share, 7), min((i + 1) * share, 7)) for i in range(n)]
+    return Windowed(
+        0,
+        tuple((lo_ - 2, hi + 1) if lo_ < hi else (lo_, lo_) for lo_, hi in real),
+        tuple((i * share - 2, (i + 1) * share + 1) for i in range(n)),
+        periodic,
+    )
+
+
+_STEPS: dict[str, Any] = {
+    "Slice": (REPLICATED, Sharded(0)),
+    "AllGather": (Sharded(1), REPLICATED),
+    "AllToAll": (Sharded(0), Sharded(1)),
+    "Halo": (Sharded(0), False),
+    "Halo around": (Sharded(0), True),
+    "Slice to a window": (REPLICATED, False),
+    "Slice to a ring": (REPLICATED, True),
+    "ReduceScatter": (PARTIAL, Sharded(0)),
+    "AllReduce": (PARTIAL, REPLICATED),
+    "Extend": (REPLICATED, PARTIAL),
+}
+
+
+@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("name", _STEPS)
+def test_every_step_and_its_adjoint_agree(name: str, n: int) -> None:
+    source, target = (_window(n, s) if isinstance(s, bool) else s for s in _STEPS[name])
+    rng = np.random.default_rng(0)
+    x, y = _local(rng, source, n), _local(rng, dual(target), n)
+    there, back = _moved(x, source, target, n), _moved(y, dual(target), dual(source), n)
+    # Summed over devices: copies on one side meet summands on the other.
+    left, right = np.vdot(there * _real(target, n), y), np.vdot(x, back * _real(source, n))
+    scale = np.linalg.norm(there) * np.linalg.norm(y) + np.linalg.norm(x) * np.linalg.norm(back)
+    assert abs(left - right) <= 16 * np.finfo(np.float64).eps * scale
+    assert abs(left) > 0
+
+
+def _real(state: State, n: int) -> np.ndarray:
+    """Which entries of the local parts are planes of the array."""
+    real = np.zeros((n, *Value(_SPACE, (state,)).local_shape((n,))), bool)
+    for i in range(n):
+        if isinstance(state, Windowed):
+            for place, _ in window_cells(state, 7, i):
+                real[i, place] = True
+        elif isinstance(state, Sharded):
+            first, last = real_range(_SPACE.shape[state.axis], n, i)
+            np.moveaxis(real[i], state.axis, 0)[: last - first] = True
+        else:
+            real[i] = True
+    return real
+
+
+def _local(rng: np.random.Generator, state: State, n: int) -> np.ndarray:
+    """Local parts of a random element, stacked; planes that are not of the array are 0."""
+    real = _real(state, n)
+    x = rng.standard_normal(real.shape) + 1j * rng.standard_normal(real.shape)
+    if state == REPLICATED:
+        x[:] = x[:1]
+    return x * real
+
+
+def _moved(x: np.ndarray, source: State, target: State, n: int) -> np.ndarray:
+    from jax.sharding import PartitionSpec as P
+
+    writer = Writer((n,))
+    writer.to(writer.value(Value(_SPACE, (source,))), (target,))
+
+    def body(part: Any) -> Any:
+        part = part[0]
+        for step in writer.steps:
+            before, after = (writer.values[j] for j in (*step.inputs, *step.outputs))
+            part = collectives.moved(step, part, before, after, (n,), "devices")
+        return part[None]
+
+    mesh = jax_mesh(Mesh.row(tuple(_devices(n))))
+    run = jax.shard_map(
+        body, mesh=mesh, in_specs=P("devices"), out_specs=P("devices"), check_vma=False
+    )
+    return np.asarray(jax.jit(run)(x))
+
+
+# --- transformations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "partition"), [("projector", "view"), ("two rings", "z")])
+def test_what_jax_derives_is_the_declared_adjoint(name: str, partition: str) -> None:
+    A = compositions.LINEAR[name]()
+    B = _lowered(A, 3, partition)
+    x = jnp.asarray(A.domain.random(1))
+    wanted = A.H @ (A @ np.asarray(x))
+    both = np.stack([wanted, 2 * wanted])
+
+    def loss(x: Any) -> Any:
+        return 0.5 * jnp.sum((B @ x) ** 2)
+
+    assert_close(jax.grad(loss)(x), wanted)
+    assert_close(jax.jit(jax.grad(loss))(x), wanted)
+    assert_close(jax.jit(jax.vmap(jax.grad(loss)))(jnp.stack([x, 2 * x])), both)
+    assert_close(jax.jvp(jax.grad(loss), (x,), (2 * x,))[1], 2 * wanted)  # Hessian-vector
+    assert_close(jax.jit(lambda B, x: B.H @ (B @ x))(B, x), wanted)
+    assert_close(jax.vmap(lambda x: B.H @ (B @ x))(jnp.stack([x, 2 * x])), both)
+    twice = jax.jit(lambda x: jax.lax.fori_loop(0, 2, lambda _, s: B.H @ (B @ s), x))(x)
+    assert_close(twice, A.H @ (A @ wanted))
+    composed = jax.jit(lambda x: (B.H @ B + 0.5 * B.gram()) @ x)(x)
+    assert_close(composed, 1.5 * wanted)
+
+
+def test_placed_elements_stay_placed_under_jit() -> None:
+    A = compositions.LINEAR["two rings"]()
+    B = _lowered(A, 3, "z")
+    put, gather = B.domain.placement.put, B.domain.placement.gather
+    x = A.domain.random(1)
+    placed = put(x)
+    for run in (lambda v: B @ v, jax.jit(lambda v: B @ v), jax.jit(lambda v: B @ (2.0 * v) / 2.0)):
+        made = run(placed)
+        assert made.shape == (9, 5, 4)
+        assert made.sharding.is_equivalent_to(placed.sharding, 3)
+        assert_close(gather(made), A @ x)
+
+
+def test_gradients_in_the_weights() -> None:
+    A = compositions.projector()
+    w, x = np.random.default_rng(0).random(A.codomain.shape), A.domain.random(1)
+    y = A @ x
+
+    def value(w: Any) -> Any:
+        G = _lowered(A.H @ lo.Diagonal(w, A.codomain) @ A, 3, "view")
+        return jnp.vdot(jnp.asarray(x), G @ jnp.asarray(x))
+
+    assert_close(jax.grad(value)(jnp.asarray(w)), y**2, 1e-11)
+
+
+# --- functionals and derivatives ------------------------------------------------------------------
+
+
+def _functionals() -> dict[str, Any]:
+    A = compositions.projector()
+    misfit = fn.LeastSquares(A.codomain).shifted(A.codomain.random(9)) @ A
+    return {
+        "misfit": misfit,
+        "misfit and prior": misfit + 0.3 * fn.QGGMRF(A.domain),
+        "total variation": fn.TotalVariation(A.domain, epsilon=1e-3),
+        "huber": fn.Huber(A.domain, 0.1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [("misfit", "view"), ("misfit and prior", "z"), ("total variation", "z"), ("huber", "y")],
+)
+def test_functionals_are_global(name: str, partition: str) -> None:
+    f = _functionals()[name]
+    x = f.domain.random(5)
+    B = _lowered(f, 3, partition)
+    value = B(x)
+    assert isinstance(value, float)
+    assert value == pytest.approx(f(x), rel=1e-12)
+    assert_close(B.gradient(x), f.gradient(x))
+    assert_close(B.surrogate(x) @ x, f.surrogate(x) @ x)
+    assert_close(jax.grad(lambda v: B(v))(jnp.asarray(x)), f.gradient(x))
+
+
+def test_a_plan_is_linearised_block_by_block() -> None:
+    A = compositions.projector()
+    N = lo.transmission(A, 2.0)
+    x, y = A.domain.random(1), A.codomain.random(2)
+    for n, partition in ((3, "view"), (2, "z")):
+        B = _lowered(N, n, partition)
+        assert_close(B(x), N(x))
+        J, wanted = B.jacobian(x), N.jacobian(x)
+        assert_close(J @ x, wanted @ x)
+        assert_close(J.H @ y, wanted.H @ y)
+    assert_close(jax.vjp(lambda v: B(v), jnp.asarray(x))[1](jnp.asarray(y))[0], wanted.H @ y)
+    assert_close(jax.jit(lambda v: B.jacobian(v).H @ (B.jacobian(v) @ v))(jnp.asarray(x)),
+                 wanted.H @ (wanted @ x))  # fmt: skip
+
+
+# --- padding ------------------------------------------------------------------------------------
+
+
+def _poisoned(placements: Any, x: Any, garbage: float) -> Any:
+    parts = x if isinstance(x, tuple) else (x,)
+    out = []
+    for placement, part in zip(placements, parts, strict=True):
+        placed = placement.put(part)
+        real = placement.mask(placed.ndim)
+        out.append(jax.device_put(jnp.where(real, placed, garbage), placed.sharding))
+    return tuple(out) if isinstance(x, tuple) else out[0]
+
+
+def _assert_inert(run: Any, x: Any, before: Any, after: Any) -> None:
+    clean = run(_poisoned(before, x, 0.0))
+    for garbage in (np.nan, 1e30):
+        dirty = run(_poisoned(before, x, garbage))
+        for placement, a, b in zip(after, _parts(clean), _parts(dirty), strict=True):
+            np.testing.assert_array_equal(a, b)
+            tail = ~np.broadcast_to(np.asarray(placement.mask(a.ndim)), a.shape)
+            assert not np.any(b[tail])
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("projector", "view"),
+        ("projector", "z"),
+        ("projector over gradient", "z"),
+        ("two rings", "z"),
+        ("diffusion", "z"),
+        ("gram with weights", "row"),
+        ("ramp filter, then adjoint", "view"),
+    ],
+)
+def test_what_stands_in_the_padding_changes_no_bit(name: str, partition: str) -> None:
+    A = compositions.LINEAR[name]()
+    B = _lowered(A, 4, partition)
+    domain, codomain = B.plan.domain_placements, B.plan.codomain_placements
+    _assert_inert(lambda v: B @ v, A.domain.random(1), domain, codomain)
+    _assert_inert(lambda v: B.H @ v, A.codomain.random(2), codomain, domain)
+
+
+@pytest.mark.parametrize("name", ["misfit and prior", "total variation", "huber"])
+def test_padding_changes_no_bit_of_a_functional(name: str) -> None:
+    f = _functionals()[name]
+    B = _lowered(f, 4, "z")
+    ends = B.plan.domain_placements
+    assert ends[0].padded_size == 8
+    x = f.domain.random(5)
+    _assert_inert(lambda v: B.gradient(v), x, ends, ends)
+    values = {B(_poisoned(ends, x, garbage)) for garbage in (0.0, np.nan, 1e30)}
+    assert len(values) == 1
+
+
+# --- what is compiled ---------------------------------------------------------------------------
+
+_NAMES = {
+    "AllReduce": "all-reduce",
+    "AllGather": "all-gather",
+    "ReduceScatter": "reduce-scatter",
+    "AllToAll": "all-to-all",
+    "Halo": "collective-permute",
+    "HaloAdd": "collective-permute",
+}
+
+
+def _counted(text: str) -> dict[str, int]:
+    return {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in set(_NAMES.values())}
+
+
+def _planned(program: Program) -> dict[str, int]:
+    found = dict.fromkeys(_NAMES.values(), 0)
+    for step in program.steps:
+        if step.kind in _NAMES:
+            # One message each way.
+            found[_NAMES[step.kind]] += 2 if step.kind.startswith("Halo") else 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("projector", "view"),
+        ("two stencils", "z"),
+        ("two rings", "z"),
+        ("gram with weights", "row"),
+    ],
+)
+def test_the_program_holds_the_collectives_of_the_plan(name: str, partition: str) -> None:
+    A = compositions.LINEAR[name]()
+    B = _lowered(A, 4, partition)
+    seen = set()
+    for program in (B.plan.forward, B.plan.adjoint):
+        counted = _counted(B._engine.compiled_text(program))
+        assert counted == _planned(program)
+        seen |= {kind for kind, count in counted.items() if count}
+    assert seen
+
+
+def test_new_values_compile_nothing() -> None:
+    A = compositions.projector()
+    x = A.domain.random(1)
+    rng = np.random.default_rng(0)
+    programs = []
+    for angle in (0.0, 0.1):
+        geometry = compositions.ct.ConeBeam(
+            np.linspace(0, 2 * np.pi, 7, endpoint=False) + angle,
+            compositions.ct.Detector((6, 9), pitch=2.0), 20.0, 40.0,
+        )  # fmt: skip
+        P = compositions.ct.Projector(
+            geometry, compositions.ct.Grid((5, 8, 7)), precision="float64"
+        )
+        G = P.H @ lo.Diagonal(rng.random(P.codomain.shape), P.codomain) @ P
+        B = _lowered(G, 3, "view")
+        assert_close(B @ x, G @ x)
+        body, _ = B._engine._body(B.plan.forward)
+        programs.append(body)
+    assert programs[0] is programs[1]
+    assert isinstance(body, _Body)
+    assert body.compiled._cache_size() == 1
+
+
+def test_applying_again_and_again_keeps_no_buffer() -> None:
+    B = _lowered(compositions.LINEAR["two stencils"](), 3, "z")
+    x = B.domain.random(1)
+    counts = []
+    for _ in range(100):
+        y = B.H @ (B @ x)
+        counts.append(len(jax.live_arrays()))
+    del y
+    assert counts[-1] == counts[1]
+
+
+def test_inner_products_leave_padding_out() -> None:
+    for x64 in (True, False):
+        with jax.enable_x64(x64):
+            space = lo.Space((7, 33), "float64" if x64 else "float32", ("z", "x"))
+            B = _lowered(lo.Convolve(space, np.ones((3, 1))), 4, "z")
+            a, b = space.random(1), space.random(2)
+            left, right = (_poisoned(B.plan.domain_placements, v, np.nan) for v in (a, b))
+            wanted = float(np.sum(a.astype(np.float64) * b))
+            assert B.domain.inner(left, right) == pytest.approx(wanted, rel=1e-13)
+            ones = B.domain.ones()
+            assert ones.shape == (8, 33)
+            assert B.domain.norm(ones) ** 2 == pytest.approx(7 * 33, rel=1e-13)
+            traced = jax.jit(lambda u, v, s=B.domain: lo.inners((s, u, v), (s, u, u)))(left, right)
+            assert float(traced[0]) == pytest.approx(wanted, rel=1e-6 if not x64 else 1e-13)
+
+
+def test_float32_without_x64() -> None:
+    with jax.enable_x64(False):
+        A = compositions.projector().with_precision("float32")
+        B = _lowered(A, 3, "view")
+        x = A.domain.random(1)
+        np.testing.assert_array_equal(B @ x, A @ x)
+        f = fn.LeastSquares(A.codomain).shifted(A.codomain.random(9)) @ A
+        assert _lowered(f, 3, "view")(x) == pytest.approx(f(x), rel=3e-7)
+        dot_test(B)
