@@ -1,8 +1,8 @@
 """Inner products of arrays, accumulated in float64 whatever the arrays' dtype.
 
 NumPy sums fixed blocks in a fixed order, so results depend neither on threads nor on memory
-order. A namespace without float64 (JAX without x64) sums compensated pairs under a trace
-(Ogita, Rump, Oishi 2005, algorithm Dot2, here as a tree), and on the host elsewhere.
+order. A namespace without float64 (JAX without x64) sums compensated pairs under a trace (after
+Ogita, Rump, Oishi 2005, algorithm Dot2, here as a tree), and on the host elsewhere.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ def _compiled_dot2() -> Any:
 
 def _dot2(a: Array, b: Array) -> tuple[Array, Array]:
     jnp = sys.modules["jax"].numpy
-    a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-    high = a * b
-    low = _product_error(a, b, high)
+    # Products of halves of the digits are exact, so it is all one whether a compiler rounds them
+    # or fuses them into the sum behind.
+    (ah, al), (bh, bl) = _halves(a.astype(jnp.float32)), _halves(b.astype(jnp.float32))
+    high, low = ah * bh, (ah * bl + al * bh) + al * bl
     while high.shape[-1] > 1:
         if high.shape[-1] % 2:
             pad = [(0, 0)] * (high.ndim - 1) + [(0, 1)]
@@ -141,11 +142,9 @@ def _dot2(a: Array, b: Array) -> tuple[Array, Array]:
     return high[..., 0], low[..., 0]
 
 
-def _product_error(a: Array, b: Array, product: Array) -> Array:
-    def split(x: Array) -> tuple[Array, Array]:
-        scaled = x * 4097.0
-        high = scaled - (scaled - x)
-        return high, x - high
-
-    (ah, al), (bh, bl) = split(a), split(b)
-    return ((ah * bh - product) + ah * bl + al * bh) + al * bl
+def _halves(x: Array) -> tuple[Array, Array]:
+    """The first twelve digits of float32 numbers, and the others."""
+    jax = sys.modules["jax"]
+    bits = jax.lax.bitcast_convert_type(x, jax.numpy.int32) & -4096
+    high = jax.lax.bitcast_convert_type(bits, jax.numpy.float32)
+    return high, x - high

@@ -54,7 +54,8 @@ class JaxDevices:
     def gather(self, placement: Placement, x: Any) -> Any:
         """The real entries on the first device of this process that has some."""
         if arrays.is_traced(x):
-            return x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
+            part = x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
+            return _forgetful().bind(part)
         shape = placement.real_shape(tuple(x.shape))
         if not x.is_fully_addressable:
             x = _replicated(x.sharding.mesh)(x)
@@ -291,6 +292,29 @@ def _padded(part: Any, padding: list[tuple[int, int]]) -> Any:
     import jax
 
     return jax.numpy.pad(part, padding) if any(after for _, after in padding) else part
+
+
+@functools.cache
+def _forgetful() -> Any:
+    """The identity, whose result is a plain array: its type names no mesh."""
+    import jax
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    primitive = Primitive("linops_gathered")
+
+    def run(x: Any) -> Any:
+        return jax.numpy.array(np.asarray(x))  # free to join arrays on any device
+
+    def batch(operands: Any, dims: Any) -> Any:
+        return primitive.bind(*operands), dims[0]
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
+    mlir.register_lowering(primitive, lambda _, x: [x])
+    ad.deflinear2(primitive, lambda cotangent, _: [cotangent])
+    batching.primitive_batchers[primitive] = batch
+    return primitive
 
 
 @functools.cache
