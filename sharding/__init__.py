@@ -12,9 +12,19 @@ cheapest, `executors` how it runs.
 from __future__ import annotations
 
 from sharding.devices import Described, Rank, Worker
+from sharding.environment import check_environment
 from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.planner import plan
 from sharding.plans import Plan
 
-__all__ = ["Described", "Mesh", "Placement", "Plan", "Rank", "Worker", "plan"]
+__all__ = [
+    "Described",
+    "Mesh",
+    "Placement",
+    "Plan",
+    "Rank",
+    "Worker",
+    "check_environment",
+    "plan",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from sharding.devices import family
 from sharding.memory import peaks
 from sharding.program import Compute, Loop, Movement, Program, Step
 from sharding.states import Windowed
@@ -35,6 +36,10 @@ def explain(plan: Plan) -> str:
     )
     if plan.machine.shared:
         lines.append("  shared memory: shares and halos are views, only sums of parts are copied")
+    if family(plan.devices[0]) == "jax":
+        from sharding.probe import verdict
+
+        lines.append(f"  {verdict(plan.devices)}")
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     batch = math.prod(plan.batch)
     lines += ["", "forward", *_table(plan.forward, peaks(plan.forward, batch, shared))]

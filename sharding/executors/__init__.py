@@ -56,6 +56,12 @@ def _made(plan: Plan) -> Engine:
             f"executor {plan.executor!r} cannot run on {plan.devices[0]}: these devices are "
             f"{kind}; plan for devices of its own kind"
         )
+    if kind == "jax":
+        from sharding import environment, probe
+
+        environment.admit_jax(plan.devices)
+        if plan.probe:
+            probe.probe(plan.devices, plan.executor)
     module = import_module(f"sharding.executors.{_ENGINES[plan.executor, kind]}")
     engine: Engine = module.Engine(plan)
     return engine

@@ -9,6 +9,7 @@ a full array on one device but `gather`, whose result is one.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "HOME",
     "JaxDevices",
     "constrained",
+    "distrust",
     "jax_mesh",
     "joined",
     "named_sharding",
@@ -144,9 +146,19 @@ def send(x: Any, device: Any) -> Any:
     """`x`, of the host or of another device, on a device: the door."""
     import jax
 
-    if arrays.is_jax(x) and not x.committed and x.devices() == {device}:
-        return jax.device_put(x, device)  # only a promise to stay there
-    return jax.device_put(x, device, may_alias=None if arrays.is_jax(x) else False)
+    if arrays.is_jax(x):
+        if not any((other, device) in _distrusted for other in x.devices()):
+            return jax.device_put(x, device)
+        x = np.asarray(x)
+    return jax.device_put(x, device, may_alias=False)
+
+
+_distrusted: set[tuple[Any, Any]] = set()
+
+
+def distrust(pairs: Sequence[tuple[Any, Any]]) -> None:
+    """From now on copies between these devices, `(from, to)`, go through the host."""
+    _distrusted.update(pairs)
 
 
 def constrained(x: Any, sharding: Any) -> Any:
