@@ -198,24 +198,27 @@ def _compares(A: lo.LinearOperator, **options: Any) -> None:
 
 @check
 def compositions_give_the_numbers_of_the_operator(rank: int, world: int) -> None:
-    for make in compositions.LINEAR.values():
-        _compares(make())
+    for number, make in enumerate(compositions.LINEAR.values()):
+        if world < 4 or number % 2 == 0:
+            _compares(make())
 
 
 @check
 def any_partition_any_size(rank: int, world: int) -> None:
     for shape, views in (((5, 4), 5), ((3, 3, 4), 5), ((1, 4), 1)):
         A = projector(shape, views)
-        for partition in ["view", "y", "x", "col", *grids(world)]:
+        for partition in ["view", "y", *grids(world)]:
             _compares(A, partition=partition)
         if len(shape) == 3 and world == 4:
             _compares(A, partition={"view": 2, "z": 2})
             _compares(A.gram(), partition={"view": 2, "z": 2})
         _compares(A.gram(), partition="view")
         _compares(lo.vstack([A, lo.Gradient(A.domain)]))
-    A = compositions.projector()
-    for partition in ("view", "row"):
-        _compares(A, partition=partition)
+    if world == 2:
+        for partition in ("x", "col"):
+            _compares(projector((5, 4), 5), partition=partition)
+        for partition in ("view", "row"):
+            _compares(compositions.projector(), partition=partition)
 
 
 @check
@@ -271,10 +274,11 @@ def bands_and_owner_computed_plans(rank: int, world: int) -> None:
 @check
 def check_placement_passes(rank: int, world: int) -> None:
     A = projector((5, 4), 5)
-    check_placement(A, plan(A, partition="view"))
-    prior = fn.TotalVariation(A.domain)
-    check_placement(prior, plan(prior, partition="y"))
     dot_test(plan(A).lower())
+    if world == 2:
+        check_placement(A, plan(A, partition="view"))
+        prior = fn.TotalVariation(A.domain)
+        check_placement(prior, plan(prior, partition="y"))
 
 
 @check
