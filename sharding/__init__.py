@@ -11,20 +11,37 @@ cheapest, `executors` how it runs.
 
 from __future__ import annotations
 
-from sharding.devices import Described, Rank, Worker
-from sharding.environment import check_environment
-from sharding.mesh import Mesh
-from sharding.placement import Placement
-from sharding.planner import plan
-from sharding.plans import Plan
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Described",
-    "Mesh",
-    "Placement",
-    "Plan",
-    "Rank",
-    "Worker",
-    "check_environment",
-    "plan",
-]
+if TYPE_CHECKING:
+    from sharding.devices import Described, Rank, Worker
+    from sharding.mesh import Mesh
+    from sharding.placement import Placement
+    from sharding.planner import plan
+    from sharding.plans import Plan
+
+__all__ = ["Described", "Mesh", "Placement", "Plan", "Rank", "Worker", "plan"]
+
+_ROOMS = {
+    "Described": "devices",
+    "Mesh": "mesh",
+    "Placement": "placement",
+    "Plan": "plans",
+    "Rank": "devices",
+    "Worker": "devices",
+    "plan": "planner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Rooms are opened when they are first asked for: an import stays short.
+    if name in _ROOMS:
+        value = getattr(import_module(f"sharding.{_ROOMS[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'sharding' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
