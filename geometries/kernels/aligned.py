@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_scan import VolumeScan, pack
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    blocks,
+    check,
+    detector_tiles,
+    overlap,
+    patches,
+    plane_of,
+    view_numbers,
+)
 from linops.compiled import pool
 from linops.errors import GeometryError
 
@@ -58,7 +66,7 @@ def forward(
     batch, ly, lx, lz = volume.shape
     check("out", out, (batch, numbers.size, None, None))
     packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
+    plane, origin = plane_of(scan, first_cell, ly, lx)
     common = _common_rows(scan, first_row, out.shape[3], first_cell[0], lz)
     flat = volume.reshape(batch, ly * lx, lz)
     tiles = detector_tiles(numbers.size, out.shape[2], pool.workers())
@@ -184,31 +192,16 @@ def _back(
 ) -> None:
     batch, ly, lx, lz = out.shape
     packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
+    plane, origin = plane_of(scan, first_cell, ly, lx)
     common = _common_rows(scan, first_row, projections.shape[3], first_cell[0], lz)
     lines = projections.reshape(batch, numbers.size * projections.shape[2], projections.shape[3])
-    tiles = [
-        (b, y0, y1, x0, x1)
-        for b in range(batch)
-        for y0, y1 in blocks(ly, _PATCH)
-        for x0, x1 in blocks(lx, _PATCH)
-    ]
+    tiles = patches(ly, lx, _PATCH) if batch else []
 
     def task(i: int) -> None:
         _adjoint(*packed, numbers, lines, projections.shape[2], first_column, out, origin, plane,
                  common, tiles[i], squared)  # fmt: skip
 
     pool.run(task, len(tiles))
-
-
-def _plane(
-    scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
-) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
-    """The real cells (x0, x1, y0, y1) of a local plane in the whole grid, and its first (x, y)."""
-    return (
-        *overlap(first_cell[2], lx, scan.grid_shape[2]),
-        *overlap(first_cell[1], ly, scan.grid_shape[1]),
-    ), (first_cell[2], first_cell[1])
 
 
 def _common_rows(
@@ -272,9 +265,9 @@ def _forward(cone, frames, along, normal, heights, spacing, counts, sampling, cu
 def _adjoint(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
              numbers, projections, lc, first_column, out, origin, plane, common, tile,
              squared):  # fmt: skip
-    b, y0, y1, x0, x1 = tile
+    y0, y1, x0, x1 = tile
     ny, nx = y1 - y0, x1 - x0
-    out[b, y0:y1, x0:x1] = 0
+    out[:, y0:y1, x0:x1] = 0
     row, slice_, count = common
     fx, fy = x0 + origin[0], y0 + origin[1]
     bx0, bx1 = max(fx, plane[0]), min(fx + nx, plane[1])
@@ -306,12 +299,14 @@ def _adjoint(cone, frames, along, normal, heights, spacing, counts, sampling, cu
                 lines[cell, n] = view * lc + j - first_column
                 listed[cell] = n + 1
                 if n + 1 == _LISTED:
-                    total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
-                    _add(total, projections, b, row, count, lines, weights, cell, _LISTED)
                     listed[cell] = 0
+                    for b in range(out.shape[0]):
+                        total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
+                        _add(total, projections, b, row, count, lines, weights, cell, _LISTED)
     for cell in range(ny * nx):
-        total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
-        _add(total, projections, b, row, count, lines, weights, cell, listed[cell])
+        for b in range(out.shape[0]):
+            total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
+            _add(total, projections, b, row, count, lines, weights, cell, listed[cell])
 
 
 @_compiled

@@ -23,7 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from geometries.kernels import columns_squares, columns_subsets, columns_tiles
 from geometries.kernels.volume_scan import VolumeScan, pack
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    blocks,
+    check,
+    detector_tiles,
+    overlap,
+    patches,
+    plane_of,
+    view_numbers,
+)
 from linops.compiled import pool
 
 __all__ = ["adjoint", "adjoint_columns", "forward", "forward_columns", "gram_diagonal"]
@@ -53,7 +61,7 @@ def forward(
     batch, ly, lx, lz = volume.shape
     check("out", out, (batch, numbers.size, None, None))
     packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
+    plane, origin = plane_of(scan, first_cell, ly, lx)
     slices = overlap(first_cell[0], lz, scan.grid_shape[0])
     flat = volume.reshape(batch, ly * lx, lz)
     work = _WORK.get(precision, _EXACT)
@@ -84,7 +92,7 @@ def adjoint(
     check("out", out, (projections.shape[0], None, None, None))
     batch, ly, lx, lz = out.shape
     packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
+    plane, origin = plane_of(scan, first_cell, ly, lx)
     slices = overlap(first_cell[0], lz, scan.grid_shape[0])
     work = _WORK.get(precision, _EXACT)
     held = _held(slices, work)
@@ -94,7 +102,7 @@ def adjoint(
     ]
     side = wide[0] if wide and batch == 1 else _PATCHES[-1]
     share = max(1, _SCRATCH // (held * side * side))
-    tiles = [(*some, *patch) for some in blocks(batch, share) for patch in _patches(ly, lx, side)]
+    tiles = [(*some, *patch) for some in blocks(batch, share) for patch in patches(ly, lx, side)]
 
     def task(i: int) -> None:
         columns_tiles.adjoint_tile(*packed, numbers, projections, first_column, first_row, out,
@@ -127,10 +135,10 @@ def gram_diagonal(
     check("out", out, (weights.shape[0], None, None, None))
     batch, ly, lx, lz = out.shape
     packed = pack(scan)
-    plane, origin = _plane(scan, first_cell, ly, lx)
+    plane, origin = plane_of(scan, first_cell, ly, lx)
     slices = overlap(first_cell[0], lz, scan.grid_shape[0])
     side = _PATCHES[-1]
-    tiles = [(b, *patch) for b in range(batch) for patch in _patches(ly, lx, side)]
+    tiles = [(b, *patch) for b in range(batch) for patch in patches(ly, lx, side)]
 
     def task(i: int) -> None:
         columns_squares.gram_tile(*packed, numbers, weights, first_column, first_row, out, origin,
@@ -214,17 +222,3 @@ def adjoint_columns(
 def _held(slices: tuple[int, int], work: Real) -> int:
     """Bytes of sums that the adjoint of one voxel column keeps."""
     return 4 * (slices[1] - slices[0] + 4) * work.itemsize
-
-
-def _patches(ly: int, lx: int, side: int) -> list[tuple[int, int, int, int]]:
-    return [(*y, *x) for y in blocks(ly, side) for x in blocks(lx, side)]
-
-
-def _plane(
-    scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
-) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
-    """The real cells (x0, x1, y0, y1) of a local plane in the whole grid, and its first (x, y)."""
-    return (
-        *overlap(first_cell[2], lx, scan.grid_shape[2]),
-        *overlap(first_cell[1], ly, scan.grid_shape[1]),
-    ), (first_cell[2], first_cell[1])

@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from geometries.kernels.volume_scan import VolumeScan
 from linops.errors import ShapeError
 
-__all__ = ["blocks", "check", "detector_tiles", "overlap", "view_numbers"]
+__all__ = [
+    "blocks",
+    "check",
+    "detector_tiles",
+    "overlap",
+    "patches",
+    "plane_of",
+    "view_numbers",
+]
 
 
 def overlap(first: int, local: int, whole: int) -> tuple[int, int]:
@@ -35,6 +43,21 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     """Cut range(count) into pieces [start, stop) of at most `size`."""
     size = max(1, size)
     return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def patches(ly: int, lx: int, side: int) -> list[tuple[int, int, int, int]]:
+    """Tiles (y start, y stop, x start, x stop) of at most `side` by `side` voxel columns."""
+    return [(*y, *x) for y in blocks(ly, side) for x in blocks(lx, side)]
+
+
+def plane_of(
+    scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+    """The real cells (x0, x1, y0, y1) of a local plane in the whole grid, and its first (x, y)."""
+    return (
+        *overlap(first_cell[2], lx, scan.grid_shape[2]),
+        *overlap(first_cell[1], ly, scan.grid_shape[1]),
+    ), (first_cell[2], first_cell[1])
 
 
 def detector_tiles(
