@@ -8,6 +8,7 @@ we are. A peer that is not installed, or has no such case, is skipped with the r
 (`benchmarks/requirements.txt` lists them). Peers have models and scales of their own: values are
 not compared here but in the tests.
 
+`--processor` counts processor time, of all threads, which says more on a machine that is in use.
 `--exponents` fits how the cost grows with views, rows, columns and cells; `--startup` times the
 first call of a fresh process with a warm cache, and a cold compilation; `--batch` a batch of 8.
 """
@@ -198,6 +199,7 @@ def rtk(case: Case) -> Pair:
             made.SetInput(0, first)
             made.SetInput(1, second)
             made.SetGeometry(geometry)
+            made.InPlaceOff()  # or the first call takes the memory of its input along
             made.Update()
 
         return call
@@ -265,8 +267,9 @@ def parallelproj(case: Case) -> Pair:
 
 def mbirjax(case: Case) -> Pair:
     """MBIRJAX's separable footprint projectors, on JAX's CPU backend."""
-    import jax
-    import mbirjax
+    import mbirjax  # before JAX: it sets up one device a core
+
+    import jax  # isort: skip
 
     if case.name == "fan2":
         raise NotHere("set up for parallel and cone beams")
@@ -322,15 +325,18 @@ def compare(case: Case, peers: list[Callable[[Case], Pair]], rounds: int) -> Non
         )
 
 
+clock = time.perf_counter
+
+
 def interleaved(calls: list[Callable[[], Any]], rounds: int) -> list[float]:
     """The best time of each call, in alternating rounds after one that warms up."""
     best = [math.inf] * len(calls)
     for turn in range(rounds + 1):
         for k, call in enumerate(calls):
-            begin = time.perf_counter()
+            begin = clock()
             call()
             if turn:
-                best[k] = min(best[k], time.perf_counter() - begin)
+                best[k] = min(best[k], clock() - begin)
     return best
 
 
@@ -414,7 +420,11 @@ def main() -> None:
     parser.add_argument("--exponents", action="store_true")
     parser.add_argument("--startup", action="store_true")
     parser.add_argument("--batch", action="store_true")
+    parser.add_argument("--processor", action="store_true")
     options = parser.parse_args()
+    if options.processor:
+        global clock
+        clock = time.process_time
     with contextlib.suppress(OSError):
         print(f"{pool.workers()} threads, load {os.getloadavg()[0]:.1f} before the first call")
     for case in cases_of(options.cases, options.size):
