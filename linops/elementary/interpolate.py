@@ -45,9 +45,15 @@ class Interpolate(LinearOperator):
         By name or number; the last d by default.
     names
         Names for the axes of the points; by default numbered.
+    reach
+        Of a displacement: planes that none of its entries exceeds, one number or one for each of
+        `axes`. Those axes are then aligned, with a halo of `reach` planes, so that a deformation
+        is cut where the image is; without it every output plane may need the whole input.
 
     Raises
     ------
+    ValueError
+        Where a displacement exceeds its reach, or points have one.
     ShapeError
         Where points and axes do not fit, or neither or both of points and displacement are given.
     DTypeError
@@ -77,6 +83,7 @@ class Interpolate(LinearOperator):
         displacement: Any = None,
         axes: str | int | Sequence[str | int] | None = None,
         names: Sequence[str] | None = None,
+        reach: int | Sequence[int] | None = None,
     ) -> None:
         if not isinstance(space, Space):
             raise ShapeError("Interpolate takes one array: pick a member of the product first")
@@ -107,10 +114,14 @@ class Interpolate(LinearOperator):
         others = [i for i in range(space.ndim) if i not in numbers]
         left = space.axes or tuple(_numbered(space.ndim))
         named = points is None and space.axes is not None
-        own = _own_names(left, numbers, len(shape), names, named)
+        halos = _halos(given, count, reach, points is None)
+        if halos:
+            own = [left[i] for i in numbers]
+        else:
+            own = _own_names(left, numbers, len(shape), names, named)
         ranges = np.array([[0, 0, n] for n in extents], np.int32).reshape(-1, 3)
         rule = Rule(
-            (tuple(map(Axis, left)),),
+            (tuple(Axis(name, halos.get(i, 0)) for i, name in _placed(left, numbers)),),
             (tuple(Axis(name) for name in (*(left[i] for i in others), *own)),),
             (tuple(map(Axis, own)),) * count,
         )
@@ -132,6 +143,7 @@ class Interpolate(LinearOperator):
         numbers: tuple[int, ...],
         points: tuple[Array, ...],
         ranges: np.ndarray,
+        lead: tuple[int, ...] = (),
     ) -> None:
         # ranges: of every axis, the plane of the grid that is plane 0 of the input, and the range
         # of input planes that are on the grid.
@@ -139,6 +151,8 @@ class Interpolate(LinearOperator):
         self.points = tuple(map(arrays.snapshot, points))
         self.ranges = arrays.snapshot(ranges)
         self._numbers = numbers
+        # Input planes before the one that stands at output plane 0, along aligned axes.
+        self._lead = lead or (0,) * len(numbers)
 
     def _apply(self, x: Array) -> Array:
         xp = arrays.namespace(x)
@@ -166,6 +180,12 @@ class Interpolate(LinearOperator):
             w = arrays.ones(self.codomain.shape, real_of(self.codomain.dtype), self.points[0])
         return self._spread(w, 2)
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        halo = self.rule.halo(axis)
+        i = [a.name for a in self.rule.domain[0]].index(axis)
+        lead = self._lead[self._numbers.index(i)] if i in self._numbers else 0
+        return start + lead - halo, stop + lead + halo
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         from linops.algebra.product import Product
 
@@ -173,20 +193,8 @@ class Interpolate(LinearOperator):
         right = [a.name for a in self.rule.codomain[0]]
         if axis not in left:
             j = right.index(axis)
-            position = j - len(right)
             n = self.codomain.shape[j]
-            lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
-            hi = max(lo, hi)
-            before = min(max(lo - start, 0), stop - start)
-            points = tuple(
-                arrays.widen(
-                    arrays.narrow(part, position, lo, hi),
-                    position,
-                    before,
-                    stop - start - before - (hi - lo),
-                )
-                for part in self.points
-            )
+            points = self._points_of(j, start, stop)
             codomain = resized_one(self.codomain, j, stop - start)
             block = self._rebuilt(self.domain, codomain, points)
             if not padded:
@@ -195,6 +203,8 @@ class Interpolate(LinearOperator):
             return Product([mask, block])
         i = left.index(axis)
         n = self.domain.shape[i]
+        if axis in right and i in self._numbers:
+            return self._aligned_block(i, right.index(axis), start, stop, padded)
         domain = resized_one(self.domain, i, stop - start)
         if axis in right:
             j = right.index(axis)
@@ -210,6 +220,45 @@ class Interpolate(LinearOperator):
         row = xp.concat([row[:1] + start, bounds])
         return self._rebuilt(domain, ranges=with_row(self.ranges, k, row))
 
+    def _aligned_block(
+        self, i: int, j: int, start: int, stop: int, padded: bool
+    ) -> LinearOperator | None:
+        """The block of a displacement with a reach: its own planes and their halo."""
+        from linops.algebra.product import Product
+
+        k, n = self._numbers.index(i), self.codomain.shape[j]
+        if self._lead[k] or self.domain.shape[i] != n:
+            return None
+        halo = self.rule.domain[0][i].halo
+        lo, hi = start - halo, stop + halo
+        if not padded:
+            lo, hi = max(lo, 0), max(min(hi, n), max(lo, 0))
+        row = np.array([lo, *np.clip((-lo, n - lo), 0, hi - lo)], np.int32)
+        codomain = resized_one(self.codomain, j, stop - start)
+        block = self._rebuilt(
+            resized_one(self.domain, i, hi - lo),
+            codomain,
+            self._points_of(j, start, stop),
+            with_row(self.ranges, k, row),
+            (*self._lead[:k], start - lo, *self._lead[k + 1 :]),
+        )
+        if not padded:
+            return block
+        mask = PlaneMask(codomain, [(0, j)], -start, n - start, self.rule.codomain)
+        return Product([mask, block])
+
+    def _points_of(self, j: int, start: int, stop: int) -> tuple[Array, ...]:
+        """The points of planes `start` to `stop` of an axis of the codomain, zeros outside."""
+        position, n = j - self.codomain.ndim, self.codomain.shape[j]
+        lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
+        hi = max(lo, hi)
+        before = min(max(lo - start, 0), stop - start)
+        after = stop - start - before - (hi - lo)
+        return tuple(
+            arrays.widen(arrays.narrow(part, position, lo, hi), position, before, after)
+            for part in self.points
+        )
+
     def _cost(self) -> Cost:
         corners = 2.0 ** len(self._numbers)
         streaming = Cost.streaming(self.domain, self.codomain, 2 * corners * self.codomain.size)
@@ -223,6 +272,7 @@ class Interpolate(LinearOperator):
         codomain: Space | None = None,
         points: tuple[Array, ...] | None = None,
         ranges: np.ndarray | None = None,
+        lead: tuple[int, ...] | None = None,
     ) -> Interpolate:
         operator = object.__new__(Interpolate)
         operator._set_up(
@@ -232,6 +282,7 @@ class Interpolate(LinearOperator):
             self._numbers,
             self.points if points is None else points,
             self.ranges if ranges is None else ranges,
+            self._lead if lead is None else lead,
         )
         operator.__dict__["_frozen"] = True
         return operator
@@ -326,6 +377,34 @@ def _checked(points: Any) -> Array:
         raise ShapeError("Interpolate: points have a first axis of coordinates, got a scalar")
     exact = np.dtype("float64" if arrays.is_numpy(points) else "float32")
     return points if kind == "f" else arrays.cast(points, exact)
+
+
+def _halos(given: Array, count: int, reach: Any, moves: bool) -> dict[int, int]:
+    """The halo of every coordinate with a reach; empty without one."""
+    if reach is None:
+        return {}
+    if not moves:
+        raise ValueError("Interpolate: points lie anywhere; a reach belongs to a displacement")
+    numbers = (reach,) * count if isinstance(reach, int) else tuple(reach)
+    if len(numbers) != count or any(h < 0 for h in numbers):
+        raise ValueError(
+            f"Interpolate: reach is a number of planes >= 0 or {count} of them, got {reach!r}"
+        )
+    if not arrays.is_traced(given):
+        host = arrays.to_numpy(given).reshape(count, -1)
+        for k, h in enumerate(numbers):
+            finite = np.abs(host[k][np.isfinite(host[k])])
+            if finite.size and finite.max() > h:
+                raise ValueError(
+                    f"Interpolate: the displacement along coordinate {k} reaches "
+                    f"{finite.max():.6g} planes, over its reach of {h}"
+                )
+    return dict(enumerate(int(h) for h in numbers))
+
+
+def _placed(left: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, str]]:
+    """Every axis with the coordinate that moves along it, -1 where none does."""
+    return [(numbers.index(i) if i in numbers else -1, name) for i, name in enumerate(left)]
 
 
 def _shifted(part: Array, axis: int) -> Array:

@@ -27,6 +27,7 @@ OPERATORS: dict[str, Callable[[], lo.LinearOperator]] = {
     "complex kernel": lambda: lo.Convolve(lo.Space((4, 3)), _KERNEL * (1 + 2j)),
     "points": lambda: lo.Interpolate(lo.Space((2, 3, 4)), _POINTS),
     "field": lambda: lo.Interpolate(lo.Space((3, 4), axes=("y", "x")), displacement=_FIELD),
+    "reach": lambda: lo.Interpolate(lo.Space((3, 4)), displacement=np.clip(_FIELD, -2, 2), reach=2),
     "filter": lambda: _filter(lo.Space((3, 6), axes=("view", "col"))),
 }
 

@@ -114,3 +114,27 @@ def test_what_does_not_fit_raises() -> None:
         lo.Interpolate(space, displacement=np.zeros((2, 4, 4)))
     with pytest.raises(DTypeError):
         lo.Interpolate(space, np.zeros((2, 3), complex))
+
+
+def test_a_displacement_with_a_reach_is_aligned_with_a_halo() -> None:
+    space = lo.Space((2, 4, 5), axes=("z", "y", "x"))
+    field = np.random.default_rng(3).uniform(-1, 1, (2, 4, 5))
+    free = lo.Interpolate(space, displacement=field)
+    A = lo.Interpolate(space, displacement=field, reach=(1, 2))
+    assert str(A.rule) == "z y~1 x~2; y x, y x -> z y x"
+    np.testing.assert_array_equal(A.to_dense(), free.to_dense())
+    # Whatever is aligned behind it stays so.
+    assert str((lo.Gradient(space) @ A).rule) == "z~1 y~2 x~3 -> component z y x"
+    x = space.random(0)
+    part = A.block("y", 1, 3) @ x[:, 0:4]
+    np.testing.assert_array_equal(part, (A @ x)[:, 1:3])
+
+
+def test_a_reach_that_does_not_hold_raises() -> None:
+    space = lo.Space(4)
+    with pytest.raises(ValueError, match="coordinate 0 reaches 2.5 planes, over its reach of 2"):
+        lo.Interpolate(space, displacement=np.array([[0, 2.5, 0, 0]]), reach=2)
+    with pytest.raises(ValueError, match="belongs to a displacement"):
+        lo.Interpolate(space, np.array([[0.5]]), reach=1)
+    with pytest.raises(ValueError, match="or 1 of them"):
+        lo.Interpolate(space, displacement=np.zeros((1, 4)), reach=(1, 1))
