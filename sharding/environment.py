@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -125,6 +124,8 @@ def _advice(what: str) -> str:
 
 
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

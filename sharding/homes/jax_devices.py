@@ -59,7 +59,7 @@ class JaxDevices:
             part = x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
             return _forgetful().bind(part)
         shape = placement.real_shape(tuple(x.shape))
-        if not x.is_fully_addressable:
+        if not (x.is_fully_addressable or x.is_fully_replicated):
             x = _replicated(x.sharding.mesh)(x)
         if x.sharding.is_fully_replicated:
             whole = np.asarray(x.addressable_data(0))[tuple(map(slice, shape))]

@@ -16,16 +16,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 import compositions
 
 import linops as lo
+import solvers
+from linops import arrays
 from linops import functionals as fn
 from linops.testing import dot_test
 from sharding import plan
-from sharding.executors import collectives
+from sharding.executors import collectives, shard_map
 from sharding.executors.padded import window_cells
 from sharding.executors.shard_map import _Body
 from sharding.homes.jax_devices import jax_mesh
 from sharding.mesh import Mesh
 from sharding.program import Program, Value, Writer
 from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, dual, real_range
+from sharding.testing import check_placement
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -364,6 +367,47 @@ def test_padding_changes_no_bit_of_a_functional(name: str) -> None:
     _assert_inert(lambda v: B.gradient(v), x, ends, ends)
     values = {B(_poisoned(ends, x, garbage)) for garbage in (0.0, np.nan, 1e30)}
     assert len(values) == 1
+
+
+def test_the_shipped_check_passes_and_catches_a_lost_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    A = compositions.projector()
+    p = plan(A, devices=_devices(3), executor="shard_map", partition="view")
+    check_placement(A, p)
+    space = lo.Space((7, 3), "float64", ("z", "x"))
+    stencil = lo.Convolve(space, np.array([[1.0], [2.0], [1.0]]))
+    shares: list[Any] = [(Sharded(0),)]
+
+    def again() -> Any:
+        p = plan(stencil, devices=_devices(2), executor="shard_map")
+        return p.again(stencil, entries=shares, exits=shares)
+
+    check_placement(stencil, again())
+
+    def multiplied(x: Any, axis: int, index: Any, valid: Any) -> Any:
+        planes = jnp.take(x, jnp.asarray(index), axis=x.ndim + axis)
+        return planes * jnp.asarray(valid).reshape(-1, *(1,) * (-axis - 1))
+
+    # A mask that multiplies keeps NaN: only one that selects makes padding inert.
+    shard_map._shared.cache_clear()
+    monkeypatch.setattr(arrays, "gather_planes", multiplied)
+    try:
+        with pytest.raises(AssertionError):
+            check_placement(stencil, again())
+    finally:
+        shard_map._shared.cache_clear()
+
+
+def test_solvers_run_on_it() -> None:
+    A = compositions.projector()
+    y = A @ A.domain.random(0)
+    wanted = solvers.cgls(A, y, iterations=8)
+    B = _lowered(A, 3, "view")
+    got = solvers.cgls(B, B.codomain.put(y), iterations=8)
+    assert B.domain.placement.holds(got.solution)
+    assert_close(B.domain.gather(got.solution), wanted.solution, 1e-9)
+    np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-9)
 
 
 # --- what is compiled ---------------------------------------------------------------------------
