@@ -246,7 +246,7 @@ class Projector(LinearOperator):
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         from geometries.projector_columns import ProjectorColumns
 
-        if self.backend != "numba":
+        if self.backend != "numba" or self.model == "joseph":
             return None
         dims = len(self.domain.shape)
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])

@@ -24,7 +24,7 @@ from linops.precision import Precision
 __all__ = ["Choice", "chosen", "followed", "frames_of"]
 
 _MODELS = ("siddon", "joseph", "footprint")
-_COMPILED = ("siddon", "footprint")
+_COMPILED = ("siddon", "joseph", "footprint")
 _PORTABLE = ("siddon", "joseph")
 _PROFILES = ("trapezoid", "box")
 _BACKENDS = ("auto", "numba", "portable")
@@ -62,6 +62,8 @@ def chosen(
     shape = _profile_of(model, profile)
     derived = followed(trajectory)
     reasons = _hindrances(grid, model, precision)
+    if model == "joseph" and trajectory.detector.surface is not None:
+        reasons.append("model 'joseph' has no compiled kernels for surfaces")
     if derived and backend == "numba":
         reasons.append("a derivative in the geometry is followed, which compiled code has not")
     selected = _selected(backend, model, reasons)

@@ -295,7 +295,23 @@ def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
     return VolumeRunner(projector, Footprint(scan, projector._kernel, box))
 
 
+def _joseph(projector: Projector) -> PlanarRunner | VolumeRunner:
+    from geometries.kernels import joseph
+    from geometries.kernels.footprint_views import embedded
+
+    if projector.grid.dims == 3:
+        return VolumeRunner(projector, joseph)
+    scan = embedded(
+        projector.geometry.kind,
+        np.asarray(projector.frames),
+        projector.geometry.detector.host,
+        projector.grid,
+    )
+    return PlanarRunner(projector, joseph.PlanarJoseph(scan))
+
+
 _RUNNERS: dict[tuple[str, str], Callable[[Projector], Any]] = {
     ("siddon", "numba"): _siddon,
+    ("joseph", "numba"): _joseph,
     ("footprint", "numba"): _footprint,
 }
