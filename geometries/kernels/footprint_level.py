@@ -24,6 +24,7 @@ __all__ = ["adjoint_subset", "adjoint_tile", "forward_subset", "forward_tile"]
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _fused = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 _LISTED = 8
+_LINES = 8  # of voxels, whose columns stay in the cache until they are added
 
 
 @_compiled
@@ -43,31 +44,33 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     listed = np.zeros(j1 - j0, np.int64)
     lines = np.empty((j1 - j0, _LISTED), np.int64)
     shares = np.empty((j1 - j0, _LISTED), out.dtype)
-    for y in range(plane[2], plane[3]):
+    for y0 in range(plane[2], plane[3], _LINES):
+        y1 = min(y0 + _LINES, plane[3])
         for x in range(plane[0], plane[1], LINE):
             m = min(LINE, plane[1] - x)
-            if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
+            if not meets(diverging, curved, t, x, x + m, y0, y1, j0, j1):
                 continue
-            line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
-            cells_met = cell_weights(found, m, j0, j1, firsts, weights)
-            cell = (y - first[1]) * lx + x - first[2]
-            for i in range(m):
-                start = int(firsts[i])
-                for j in range(start, start + cells_met):
-                    weight = weights[j - start, i]
-                    if weight == 0.0:
-                        continue
-                    c = j - j0
-                    n = listed[c]
-                    lines[c, n] = cell + i
-                    shares[c, n] = weight
-                    listed[c] = n + 1
-                    if n + 1 == _LISTED:
-                        for b in range(out.shape[0]):
-                            total = out[b, view, j - first_column, row : row + count]
-                            _add_listed(total, volume[b], slice_, count, lines[c], shares[c],
-                                        _LISTED)  # fmt: skip
-                        listed[c] = 0
+            for y in range(y0, y1):
+                line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+                cells_met = cell_weights(found, m, j0, j1, firsts, weights)
+                cell = (y - first[1]) * lx + x - first[2]
+                for i in range(m):
+                    start = int(firsts[i])
+                    for j in range(start, start + cells_met):
+                        weight = weights[j - start, i]
+                        if weight == 0.0:
+                            continue
+                        c = j - j0
+                        n = listed[c]
+                        lines[c, n] = cell + i
+                        shares[c, n] = weight
+                        listed[c] = n + 1
+                        if n + 1 == _LISTED:
+                            for b in range(out.shape[0]):
+                                total = out[b, view, j - first_column, row : row + count]
+                                _add_listed(total, volume[b], slice_, count, lines[c], shares[c],
+                                            _LISTED)  # fmt: skip
+                            listed[c] = 0
     for c in range(j1 - j0):
         for b in range(out.shape[0]):
             total = out[b, view, c + j0 - first_column, row : row + count]
