@@ -7,6 +7,7 @@ writes that down and ends, which ends the others.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -15,7 +16,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from linops import functionals as fn
 from linops.errors import PlacementError, ShapeError
 from linops.space import inners
 from linops.testing import dot_test
-from sharding import Placement
+from sharding import Placement, agreement
 from sharding.executors.torch_ranks import _move
 from sharding.ranks import ranks_of
 from sharding.states import PARTIAL, REPLICATED, Sharded, Windowed, dual, real_range
@@ -328,6 +329,51 @@ def cotangents_in_another_state_are_redistributed(rank: int, world: int) -> None
         (g,) = torch.autograd.grad((z * z).sum(), x)
         assert g.placements == x.placements
         assert_close(g, 2 * (A.H @ (A @ A.domain.random(2))))
+
+
+@check
+def bytes_on_the_wire_are_those_of_the_plan(rank: int, world: int) -> None:
+    A = projector((8, 4), 8)
+    S = lo.Convolve(line_space(7), np.ones((5, 1)), boundary="periodic")
+    cases = [(A, "view"), (A, "y"), (A.gram(), "view"), (S, "z"), (lo.Gradient(S.domain), "z")]
+    for operator, partition in cases:
+        p = plan(operator, partition=partition)
+        B = p.lower()
+        x, y = B.domain.random(1), B.codomain.random(2)
+        for program, call in ((p.forward, lambda: B @ x), (p.adjoint, lambda: B.H @ y)):
+            if "self_adjoint" in B.tags and program is p.adjoint:
+                continue
+            with counting(world) as sent:
+                call()
+            total = torch.tensor(sum(sent))
+            dist.all_reduce(total)
+            assert int(total) == sum(map(program.volume, program.steps)), (operator, partition)
+
+
+@contextlib.contextmanager
+def counting(world: int) -> Iterator[list[int]]:
+    """The bytes that this rank sends to others, without the agreements of fixed size."""
+    sent: list[int] = []
+    gather, exchange, post = agreement.gather_rows, dist.all_to_all_single, dist.batch_isend_irecv
+
+    def counted_gather(out: Any, rows: Any, group: Any = None) -> None:
+        if group is not None:
+            sent.append(rows.nbytes * (world - 1))
+        gather(out, rows, group)
+
+    def counted_exchange(out: Any, rows: Any, group: Any) -> None:
+        sent.append(rows.nbytes * (world - 1) // world)
+        exchange(out, rows, group=group)
+
+    def counted_post(operations: list[Any]) -> Any:
+        sent.extend(o.tensor.nbytes for o in operations if o.op is dist.isend)
+        return post(operations)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "gather_rows", counted_gather)
+        patch.setattr(dist, "all_to_all_single", counted_exchange)
+        patch.setattr(dist, "batch_isend_irecv", counted_post)
+        yield sent
 
 
 # --- derivatives -------------------------------------------------------------------------
