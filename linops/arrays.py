@@ -36,6 +36,7 @@ __all__ = [
     "is_numpy",
     "is_torch",
     "is_traced",
+    "item",
     "loop",
     "mapped",
     "may_share_memory",
@@ -278,6 +279,14 @@ def convert(x: Array, like: Array) -> Array:
     xp = namespace(like)
     device = array_api_compat.device(like)
     return xp.asarray(np.array(to_numpy(x)), device=device)
+
+
+def item(x: Array) -> Any:
+    """The Python number in a 0-d array; of several processes all get the same, reduced over them.
+
+    DTensor's own `item()` gives what one rank has of a sum.
+    """
+    return (x.full_tensor() if is_distributed(x) else x).item()
 
 
 def snapshot(x: Array) -> Array:

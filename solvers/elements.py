@@ -78,7 +78,7 @@ def require_finite(x: Any, name: str) -> None:
     for number, part in enumerate(parts):
         xp = arrays.namespace(part)
         finite = xp.isfinite(part)
-        if bool(xp.all(finite)):
+        if arrays.item(xp.all(finite)):
             continue
         bad = np.argwhere(~arrays.to_numpy(finite))
         index = tuple(int(i) for i in bad[0])

@@ -57,7 +57,7 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
         norm = operator_norm(A, y) * _SAFETY
         pitches = zip(prior.domain.shape, prior.spacing, strict=True)
         edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
-        top = 1.0 if W is None else max(float(xp.max(W)), 1e-30)
+        top = 1.0 if W is None else max(arrays.item(xp.max(W)), 1e-30)
         sigma = _DATA_STEP * top if norm > 0 else 0.0
         tau = _DATA_SHARE / (sigma * norm**2) if norm > 0 else 1.0
         sigma_edge = (1.0 - _DATA_SHARE) / (tau * edge**2) if edge > 0 else 0.0
@@ -161,7 +161,7 @@ def _gap(
         (A.domain, slack, one),
         (A.domain, below, one),
     )
-    reach = 2.0 * float(xp.max(x)) if x.size else 0.0
+    reach = 2.0 * arrays.item(xp.max(x)) if x.size else 0.0
     objective = 0.5 * data + lam * edge
     dual = -0.5 * pp - py + math.sqrt(prior.eps) * free - reach * out
     return float(np.sum(objective)), float(np.sum(objective - dual))

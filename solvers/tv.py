@@ -100,7 +100,7 @@ def tv(
     if weights is not None:
         W = admit(weights, A.codomain, "weights", like=y)
         require_finite(W, "weights")
-        if bool(arrays.namespace(W).any(W < 0)):
+        if arrays.item(arrays.namespace(W).any(W < 0)):
             raise ValueError("weights holds negative entries; they are >= 0")
     settings = {"weight": weight, "spacing": list(prior.spacing), "weights": W}
     if method == "adam":
@@ -131,6 +131,7 @@ def _adam(
 ) -> SolverResult:
     A, y = run.A, run.y
     N = max(A.codomain.size, 1)
+    edges: Any = A.domain.lower(prior)
     if run.restored is None:
         x = run.x
         m = v = arrays.namespace(x).zeros_like(x)
@@ -145,7 +146,7 @@ def _adam(
         k = run.iteration + 1
         g = (A.H @ (r if W is None else W * r)) * (1.0 / N)
         if weight:
-            g = add_scaled(g, np.asarray(weight), prior.gradient(x))
+            g = add_scaled(g, np.asarray(weight), edges.gradient(x))
         m = 0.9 * m + 0.1 * g
         v = 0.999 * v + 0.001 * (g * g)
         moved = _step(x, m, v, learning_rate / (1 - 0.9**k), 1 - 0.999**k)

@@ -52,6 +52,6 @@ def measurement_weights(weights: Any, y: Any, space: Space) -> Any:
     else:
         w = admit(weights, space, "weights", like=y)
     require_finite(w, "weights")
-    if bool(xp.any(w < 0)):
+    if arrays.item(xp.any(w < 0)):
         raise ValueError("weights holds negative entries; they are >= 0")
     return w

@@ -32,6 +32,7 @@ import compositions
 
 import linops as lo
 import sharding
+import solvers
 from linops import functionals as fn
 from linops.errors import PlacementError, ShapeError
 from linops.space import inners
@@ -649,6 +650,29 @@ def cgls_iterates_agree_after_thirty_steps(rank: int, world: int) -> None:
         )
 
 
+@check
+def other_solvers(rank: int, world: int) -> None:
+    A = projector((6, 5), 9)
+    y = A @ np.abs(A.domain.random(1))
+    B = plan(A, partition="view").lower()
+    for solve in (
+        lambda A, y: solvers.sirt(A, y, iterations=4),
+        lambda A, y: solvers.tv(A, y, weight=0.1, iterations=3),
+    ):
+        assert_close(solve(B, B.codomain.put(y)).solution, solve(A, y).solution, 1e-8)
+
+
+@check
+def measurements_that_are_not_finite_are_refused_by_all(rank: int, world: int) -> None:
+    A = projector((6, 5), 9)
+    y = A @ A.domain.random(1)
+    y[-1, 2] = np.nan  # in the share of one rank
+    B = plan(A, partition="view").lower()
+    for data in (y, B.codomain.put(y)):
+        raises(ValueError, "is nan", lambda data=data: cgls(B, data, iterations=2))
+    _all_good(rank)
+
+
 # --- together ------------------------------------------------------------------------------
 
 
@@ -762,7 +786,7 @@ def start(rank: int, world: int, file: Path, seconds: float) -> None:
 
 def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    start(rank, world, folder / "group", seconds=60)
+    start(rank, world, folder / "group", seconds=20)
     found: dict[str, str] = {}
     names = sys.argv[4:] or [*CHECKS, *(["a_latecomer_is_named"] if world == 2 else [])]
     if world == 2:
