@@ -16,12 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sharding.devices import Described, Rank, Worker
+    from sharding.environment import check_environment
     from sharding.mesh import Mesh
     from sharding.placement import Placement
     from sharding.planner import plan
     from sharding.plans import Plan
 
-__all__ = ["Described", "Mesh", "Placement", "Plan", "Rank", "Worker", "plan"]
+__all__ = [
+    "Described",
+    "Mesh",
+    "Placement",
+    "Plan",
+    "Rank",
+    "Worker",
+    "check_environment",
+    "plan",
+]
 
 _ROOMS = {
     "Described": "devices",
@@ -30,6 +40,7 @@ _ROOMS = {
     "Plan": "plans",
     "Rank": "devices",
     "Worker": "devices",
+    "check_environment": "environment",
     "plan": "planner",
 }
 

@@ -18,6 +18,7 @@ import ctypes
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -103,6 +104,7 @@ _KEPT = 16  # operators, with their set-up, that are kept for one structure
 _Kept = dict[tuple[bytes, ...], Any]
 _operators: dict[Skeleton, _Kept] = {}
 _numbers = itertools.count()
+_registering = threading.Lock()
 _programs: dict[int, tuple[_Kernel, bool]] = {}
 _by_structure: dict[Any, _Kernel] = {}
 
@@ -240,8 +242,13 @@ def _array(address: int, order: tuple[int, ...] | None) -> np.ndarray:
     return np.asarray(_Buffer(words[3], shape, _DTYPES[words[2] & 0xFFFFFFFF]))
 
 
-@functools.cache
 def _register() -> Any:
+    with _registering:  # two threads may ask for the first time at once
+        return _registered()
+
+
+@functools.cache
+def _registered() -> Any:
     import jax
 
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_handle)

@@ -87,6 +87,16 @@ class JaxDevices:
             return shape != placement.real_shape(shape) or _knows(x, placement.mesh)
         return bool(x.sharding.is_equivalent_to(self.sharding(placement, x.ndim), x.ndim))
 
+    def forbid(self, x: Any) -> None:
+        """Raise where `x` lies in shares of another placement."""
+        if arrays.is_jax(x) and not arrays.is_traced(x) and len(x.sharding.device_set) > 1:
+            if not x.sharding.is_fully_replicated:
+                raise PlacementError(
+                    f"an array of shape {tuple(x.shape)} lies on {x.sharding}, which is not where "
+                    "this operator takes it; gather it from its own placement first, or make both "
+                    "plans with the same devices and partition"
+                )
+
     def full(
         self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any
     ) -> Any:
@@ -149,8 +159,8 @@ def send(x: Any, device: Any) -> Any:
     if arrays.is_jax(x):
         if not any((other, device) in _distrusted for other in x.devices()):
             return jax.device_put(x, device)
-        x = np.asarray(x)
-    return jax.device_put(x, device, may_alias=False)
+    # A copy of the host's memory: a device may look at it later, or for good.
+    return jax.device_put(np.array(x, order="C"), device)
 
 
 _distrusted: set[tuple[Any, Any]] = set()
@@ -238,6 +248,8 @@ def spec(names: tuple[str, ...], cut: tuple[int | None, ...], ndim: int) -> tupl
 def _refuse_missing_x64(dtype: np.dtype) -> None:
     import jax
 
+    if dtype.kind not in "fc":
+        return  # indices are as good in 32 bits
     arrays.zeros((0,), dtype, jax.numpy.zeros(()))  # raises, instead of halving the precision
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import linops as lo
 import sharding
 from linops.errors import DTypeError, PlacementError
-from sharding import Mesh, Placement, environment, probe
+from sharding import Mesh, Placement, environment, plan, probe
 from sharding.homes import jax_devices
+from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -72,6 +74,20 @@ def test_what_is_refused() -> None:
         p.put(other)
     with jax.enable_x64(False), pytest.raises(DTypeError, match="x64"):
         p.put(np.ones((7, 2)))
+
+
+def test_an_element_of_another_plan_is_refused() -> None:
+    space = lo.Space((7, 2), "float32", ("z", "x"))
+    G = lo.Gradient(space)
+    devices = jax.devices("cpu")
+    B, C = (
+        plan(G, devices=devices[:n], executor="shard_map")
+        .again(G, entries=[(Sharded(0),)], exits=[(Sharded(1),)])
+        .lower()
+        for n in (2, 3)
+    )
+    with pytest.raises(PlacementError, match="same devices and partition"):
+        B @ C.domain.put(space.random(0))
 
 
 def test_no_device_holds_a_full_array() -> None:
@@ -134,8 +150,8 @@ def test_every_ordered_pair_is_tried_and_a_faulty_one_found(
     assert probe.probe(devices, "threads") is found
     assert "wrong from" in str(probe.verdict(devices))
     read: list[Any] = []
-    real = np.asarray
-    monkeypatch.setattr(np, "asarray", lambda x, *a, **k: (read.append(x), real(x, *a, **k))[1])
+    real = np.array
+    monkeypatch.setattr(np, "array", lambda x, *a, **k: (read.append(x), real(x, *a, **k))[1])
     x = jax.device_put(jnp.ones(3), devices[2])
     jax_devices.send(x, devices[0])
     assert not any(y is x for y in read)

@@ -1,0 +1,99 @@
+"""Random programs on JAX devices against dense matrices, with garbage in all padding."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+import test_programs
+
+from sharding import Mesh, plan
+from sharding.drafts import placement_of
+from sharding.executors import device_threads, shard_map
+
+jax = pytest.importorskip("jax")
+
+
+# Each example compiles four programs; seeds are fixed so that the time is.
+@settings(max_examples=6, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(test_programs._programs())
+def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
+    program, dense, mesh = drawn
+    mesh = Mesh(tuple(jax.devices("cpu")[: mesh.size]), mesh.shape, mesh.names)
+    made: Any = SimpleNamespace(mesh=mesh, forward=program, adjoint=program.adjoint())
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for engine in (shard_map.Engine(made), device_threads.Engine(made)):
+            for steps, matrix in ((program, dense), (made.adjoint, dense.T)):
+                x = rng.standard_normal(test_programs.SPACE.shape)
+                before, after = (
+                    placement_of(mesh, x.shape, steps.values[k].states)
+                    for k in (steps.inputs[0], steps.outputs[0])
+                )
+                placed = before.put(x)
+                dirty = jax.numpy.where(before.mask(2), placed, np.nan)
+                (got,) = engine.run(steps, [jax.device_put(dirty, placed.sharding)])
+                tail = ~np.broadcast_to(np.asarray(after.mask(2)), got.shape)
+                assert not np.asarray(got)[tail].any()
+                np.testing.assert_allclose(
+                    np.asarray(after.gather(got)).ravel(),
+                    matrix @ x.ravel(),
+                    rtol=0,
+                    atol=1e-12 * (np.abs(dense).sum() + 1),
+                )
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_two_plans_at_once_from_two_threads(executor: str) -> None:
+    A = compositions.projector().with_precision("float32")
+    x = A.domain.random(1)
+    wanted = A @ x
+    devices = jax.devices("cpu")[:3]
+    lowered = [
+        plan(A, devices=order, executor=executor, partition="view").lower()
+        for order in (devices, devices[::-1])
+    ]
+    faults: list[BaseException] = []
+
+    def work(B: Any) -> None:
+        try:
+            for _ in range(20):
+                np.testing.assert_allclose(B.H @ (B @ x), A.H @ wanted, rtol=0, atol=1e-3)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(B,)) for B in lowered]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not faults
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_deterministic_plans_bands_and_columns(executor: str) -> None:
+    A = compositions.projector().with_precision("float32")
+    x, y = A.domain.random(1), A.codomain.random(2)
+    devices = jax.devices("cpu")[:3]
+    same = plan(A, devices=devices, executor=executor, deterministic=True).lower()
+    np.testing.assert_array_equal(same @ x, A @ x)
+    np.testing.assert_array_equal(same.H @ y, A.H @ y)
+    bands = plan(A, devices=devices, executor=executor, partition="view", chunks={"view": 2})
+    assert any(step.kind == "Loop" for step in bands.forward.steps)
+    np.testing.assert_array_equal(bands.lower() @ x, A @ x)
+    index = np.array([3, 0, -1, 17])
+    C = bands.lower().columns(index)
+    z = C.domain.random(7)
+    wanted = A.columns(index) @ np.asarray(C.domain.gather(z))
+    np.testing.assert_allclose(C.codomain.gather(C @ z), wanted, rtol=1e-5, atol=1e-5)
