@@ -24,7 +24,6 @@ from linops.precision import Precision
 __all__ = ["Choice", "chosen", "followed", "frames_of"]
 
 _MODELS = ("siddon", "joseph", "footprint")
-_COMPILED = ("siddon", "joseph", "footprint")
 _PORTABLE = ("siddon", "joseph")
 _PROFILES = ("trapezoid", "box")
 _BACKENDS = ("auto", "numba", "portable")
@@ -61,9 +60,7 @@ def chosen(
         raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
     shape = _profile_of(model, profile)
     derived = followed(trajectory)
-    reasons = _hindrances(grid, model, precision)
-    if model == "joseph" and trajectory.detector.surface is not None:
-        reasons.append("model 'joseph' has no compiled kernels for surfaces")
+    reasons = _hindrances(grid, precision)
     if derived and backend == "numba":
         reasons.append("a derivative in the geometry is followed, which compiled code has not")
     selected = _selected(backend, model, reasons)
@@ -90,11 +87,9 @@ def frames_of(trajectory: Trajectory) -> Array:
     return arrays.namespace(*parts).stack(parts, axis=1)
 
 
-def _hindrances(grid: Grid, model: str, precision: Precision) -> list[str]:
+def _hindrances(grid: Grid, precision: Precision) -> list[str]:
     """Why the compiled code cannot serve a scan; nothing where it can."""
     reasons = []
-    if model not in _COMPILED:
-        reasons.append(f"model {model!r} has no compiled kernels")
     limit = pitch_limit(grid, precision)
     if limit is not None:
         reasons.append(f"{limit} (precision='float64' has no such limit)")
@@ -141,7 +136,7 @@ def _kernel_of(model: str, trajectory: Trajectory, grid: Grid) -> str:
     frames = np.asarray(frames_of(trajectory))
     parts = trajectory.kind, frames, trajectory.detector, grid
     if model == "joseph":
-        return "oblique"
+        return "joseph"
     choose = {"siddon": structure.kernel_of, "footprint": footprint_views.kernel_of}[model]
     if grid.dims == 3:
         return choose(VolumeScan.from_frames(*parts))

@@ -1,7 +1,8 @@
-"""Exact Siddon projection of images by parallel and fan beams: NumPy arrays in and out.
+"""Projection of images by parallel and fan beams along rays: NumPy arrays in and out.
 
 The entry points of the planar kernels. They cut work into tiles for the pool, pad and
-transpose, and leave weights to `planar_rays` and loops to `planar_exact` and `planar_fast`.
+transpose, and leave exact weights to `planar_rays` and loops to `planar_exact` and `planar_fast`,
+the model of Joseph to `joseph_planar`.
 They trust their arguments: shapes, dtypes and frames are checked by the projector.
 
 Positions always follow from the whole grid and the whole detector, so blocks and tiles change
@@ -18,6 +19,7 @@ import numpy as np
 
 from linops.compiled import pool
 
+from . import joseph_planar as joseph
 from . import planar_cells as cells
 from . import planar_exact as exact
 from . import planar_fast as fast
@@ -55,6 +57,7 @@ class PlanarScan:
     grid_shape: Pair
     spacing: tuple[float, float]
     center: tuple[float, float]
+    model: Literal["siddon", "joseph"] = "siddon"
     _frames: Array = field(init=False, repr=False)
     _points: Array = field(init=False, repr=False)
     _lengths: Array = field(init=False, repr=False)
@@ -81,6 +84,14 @@ class PlanarScan:
     def parallel(self) -> bool:
         """Whether rays are infinite lines."""
         return self.kind == "parallel"
+
+    @property
+    def _loops(self) -> Any:
+        """The loops with weights in float64."""
+        return joseph if self.model == "joseph" else exact
+
+    def _fast(self, precision: str) -> bool:
+        return precision == "fast" and self.model == "siddon"
 
     def _cells(self) -> tuple[Array, Array]:
         """What `planar_cells` wants of views (V, ...) and, unless too large, of rays (V, ...)."""
@@ -158,7 +169,7 @@ def forward(
     part = out[:, :, job.ks]
     target = _plain(part)
     tiles = _cut(len(job.views), 4 * pool.workers())
-    kernel = fast.forward_fast if precision == "fast" else exact.forward_views
+    kernel = fast.forward_fast if scan._fast(precision) else scan._loops.forward_views
 
     def task(i: int) -> None:
         kernel(
@@ -209,7 +220,7 @@ def adjoint(
     if job.empty or out.shape[0] == 0:
         return
     data = _plain(sinogram[:, :, job.ks])
-    if precision == "fast":
+    if scan._fast(precision):
         out[:, job.ys, job.xs] = _adjoint_fast(scan, job, data)
     else:
         out[:, job.ys, job.xs] = _adjoint_exact(scan, job, data, squared=False)
@@ -395,7 +406,7 @@ def _adjoint_exact(scan: PlanarScan, job: _Job, sinogram: Array, *, squared: boo
         pieces = _cut(len(views), 4 * pool.workers())
 
         def tabulate(i: int, views: Array = views, pieces: list[int] = pieces) -> None:
-            exact.tabulate_views(
+            scan._loops.tabulate_views(
                 scan.parallel,
                 scan._frames,
                 scan._points,
@@ -552,7 +563,7 @@ class _Sums:
 
         def task(i: int) -> None:
             axis, begin, end, image = tiles[i]
-            exact.scatter_slabs(
+            scan._loops.scatter_slabs(
                 axis, begin, end, rays, runs, scan._shape, job.box, data, squared, image
             )
 

@@ -29,6 +29,7 @@ _MODULES = {
     "columns": "columns",
     "oblique": "oblique",
     "sampled": "sampled",
+    "joseph": "joseph",
 }
 
 
@@ -76,6 +77,7 @@ class PlanarRunner:
             grid_shape=(grid.shape[0], grid.shape[1]),
             spacing=(grid.spacing[0], grid.spacing[1]),
             center=(grid.center[0], grid.center[1]),
+            model="joseph" if projector.model == "joseph" else "siddon",
         )
         self._dtype = projector.domain.dtype
         self._image, self._sinogram = projector.domain.shape, projector.codomain.shape
@@ -276,7 +278,7 @@ def _real_views(count: int, window: list[int]) -> np.ndarray:
     return views
 
 
-def _siddon(projector: Projector) -> PlanarRunner | VolumeRunner:
+def _along_rays(projector: Projector) -> PlanarRunner | VolumeRunner:
     return PlanarRunner(projector) if projector.grid.dims == 2 else VolumeRunner(projector)
 
 
@@ -295,23 +297,8 @@ def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
     return VolumeRunner(projector, Footprint(scan, projector._kernel, box))
 
 
-def _joseph(projector: Projector) -> PlanarRunner | VolumeRunner:
-    from geometries.kernels import joseph
-    from geometries.kernels.footprint_views import embedded
-
-    if projector.grid.dims == 3:
-        return VolumeRunner(projector, joseph)
-    scan = embedded(
-        projector.geometry.kind,
-        np.asarray(projector.frames),
-        projector.geometry.detector.host,
-        projector.grid,
-    )
-    return PlanarRunner(projector, joseph.PlanarJoseph(scan))
-
-
 _RUNNERS: dict[tuple[str, str], Callable[[Projector], Any]] = {
-    ("siddon", "numba"): _siddon,
-    ("joseph", "numba"): _joseph,
+    ("siddon", "numba"): _along_rays,
+    ("joseph", "numba"): _along_rays,
     ("footprint", "numba"): _footprint,
 }
