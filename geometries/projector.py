@@ -28,7 +28,6 @@ from linops.space import Space
 __all__ = ["Projector"]
 
 
-
 class Projector(LinearOperator):
     """Line integrals through a grid: `(z, y, x)` to `(view, row, col)`, images to sinograms.
 

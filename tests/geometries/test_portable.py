@@ -146,24 +146,6 @@ def test_joseph_keeps_the_contract(name: str) -> None:
     check_operator(joseph(*SCANS[name], precision="float64"))
 
 
-@pytest.mark.parametrize("precision", ["fast", "float64"])
-@pytest.mark.parametrize("name", SCANS)
-def test_compiled_joseph_has_the_portable_weights(name: str, precision: str) -> None:
-    A = Projector(*SCANS[name], "joseph", "numba", precision)
-    tolerance = 2e-11 if precision == "float64" else 4e-6
-    wanted = joseph(*SCANS[name], precision="float64").to_dense()
-    np.testing.assert_allclose(A.to_dense(), wanted, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(A.H.to_dense(), wanted.T, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(A.gram().diagonal().ravel(), (wanted**2).sum(0), rtol=1e-5)
-
-
-def test_compiled_joseph_keeps_the_contract() -> None:
-    for name in ("parallel", "helix"):
-        A = Projector(*SCANS[name], "joseph", precision="float64")
-        assert A.backend == "numba"
-        check_operator(A)
-
-
 def test_joseph_is_astras_linear_projector() -> None:
     astra = pytest.importorskip("astra")
     angles = np.linspace(0.05, 3, 7)
