@@ -8,7 +8,6 @@ that two runs give equal bits. Derivatives of these movements are made in
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -160,9 +159,12 @@ class Line:
         if count <= self.n:
             gathered = self._gathered(flat.contiguous())
             return _ordered_sum(gathered.reshape(self.n, count)).reshape(x.shape)
-        rows = _rows(flat, -1, self.n * math.ceil(count / self.n))
-        total = self._gathered(_ordered_sum(self._exchanged(rows)))
-        return total[:count].reshape(x.shape)
+        # Everybody adds up a piece, and hands it round.
+        pieces = [hi - lo for lo, hi in (real_range(count, self.n, k) for k in range(self.n))]
+        mine = [pieces[self.i]] * self.n
+        got = self._dealt(flat.contiguous(), pieces, mine).reshape(self.n, pieces[self.i])
+        total = _ordered_sum(got)
+        return self._dealt(total.repeat(self.n), mine, pieces).reshape(x.shape)
 
     def all_to_all(self, x: Array, source: tuple[int, int], target: tuple[int, int]) -> Array:
         """From shares of one axis to shares of another; both as (axis, planes)."""
@@ -272,6 +274,12 @@ class Line:
         if out.numel():
             _dist().all_to_all_single(_wire(out), _wire(rows), group=self.group)
         return out.reshape(self.n, rows.shape[0] // self.n, *rows.shape[1:])
+
+    def _dealt(self, x: Array, sends: list[int], receives: list[int]) -> Array:
+        """Entries of one axis, so many to and from each rank."""
+        out = x.new_empty(sum(receives))
+        _dist().all_to_all_single(_wire(out), _wire(x), receives, sends, group=self.group)
+        return out
 
     def _messages(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
         dist = _dist()
