@@ -81,7 +81,7 @@ class PlacedSpace(Space):
 
     def check_shape(self, x: Array, owner: str) -> None:
         """Raise unless `x` is an element, on the devices or plain."""
-        if not (arrays.is_array(x) and self.placement.holds(x)):
+        if not (arrays.is_array(x) and self.placement.holds(x) and self._fits(x)):
             with _together(self.placement):
                 forbid(self.placement.home, x)
                 super().check_shape(x, owner)
@@ -94,6 +94,15 @@ class PlacedSpace(Space):
     def lower(self, operator: Operator) -> Operator:
         """`operator` on this placement; where it maps the space to itself, its result too."""
         return _lowered(self, operator)
+
+    def _fits(self, x: Array) -> bool:
+        """Whether the axes that are not cut have their lengths; those that are, `holds` knows."""
+        first = x.ndim - self.ndim
+        return first >= 0 and all(
+            x.shape[first + axis] == n
+            for axis, n in enumerate(self.shape)
+            if axis not in self.placement.axes
+        )
 
     def _zeros(self, batch: tuple[int, ...], like: Any) -> Array:
         shape = (*batch, *self.shape)

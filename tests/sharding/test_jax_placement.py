@@ -11,7 +11,7 @@ import pytest
 
 import linops as lo
 import sharding
-from linops.errors import DTypeError, PlacementError
+from linops.errors import DTypeError, PlacementError, ShapeError
 from sharding import Mesh, Placement, environment, plan, probe
 from sharding.homes import jax_devices
 from sharding.states import Sharded
@@ -88,6 +88,15 @@ def test_an_element_of_another_plan_is_refused() -> None:
     )
     with pytest.raises(PlacementError, match="same devices and partition"):
         B @ C.domain.put(space.random(0))
+
+
+def test_the_axes_that_are_not_cut_are_checked_too() -> None:
+    space = lo.Space((7, 2), "float32", ("z", "x"))
+    p = plan(lo.Gradient(space), devices=jax.devices("cpu")[:2], executor="shard_map")
+    B = p.again(p.operator, entries=[(Sharded(0),)], exits=[(Sharded(1),)]).lower()
+    wrong = B.domain.placement.put(np.ones((7, 3), "float32"))
+    with pytest.raises((ShapeError, PlacementError)):
+        B @ wrong
 
 
 def test_no_device_holds_a_full_array() -> None:
