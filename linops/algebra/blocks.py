@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from linops.algebra.relations import positions
+from linops.algebra.relations import named_like, positions
 from linops.elementary.windows import Crop, Cut, Pad, PlaneMask, PlaneWindow, resized
 from linops.errors import ShapeError
 from linops.operator import LinearOperator, Operator
@@ -37,11 +37,11 @@ def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bo
     if not padded and start == 0 and stop == n and _takes_all(operator, name, relation):
         return operator
     own = operator._block(name, start, stop, padded)
-    if own is not None:
-        return own
-    if not isinstance(operator, LinearOperator):
-        raise ShapeError(f"{operator.name} has no block along {name!r}: it is not linear")
-    return _default(operator, name, start, stop, padded)
+    if own is None:
+        if not isinstance(operator, LinearOperator):
+            raise ShapeError(f"{operator.name} has no block along {name!r}: it is not linear")
+        own = _default(operator, name, start, stop, padded)
+    return _in_names_of(rule, own) if isinstance(own, LinearOperator) else own
 
 
 def axis_name(operator: Operator, axis: str | int) -> str:
@@ -155,6 +155,26 @@ def _chained(parts: list[Operator]) -> Operator:
 
     linear = [part for part in parts if isinstance(part, LinearOperator)]
     return flat_product(linear) if len(linear) == len(parts) else composed(*parts)
+
+
+def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
+    """A block under the names that its whole gives to axes, so that blocks of other axes follow.
+
+    Parts of parts call their axes as they like; positions say which is which.
+    """
+    from linops.algebra.product import Product
+
+    own = part.rule
+    if own.domain == rule.domain and own.codomain == rule.codomain:
+        return part
+    named = named_like(rule, own)
+    if all(
+        name in own.names and own.relation(name) is named.relation(name)
+        for name in named.names
+        if named.relation(name) is not Relation.WHOLE
+    ):
+        return part
+    return Product(part.terms if type(part) is Product else [part], part._declared_tags, named)
 
 
 def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:

@@ -97,21 +97,21 @@ class Kronecker(LinearOperator):
         return found
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
-        side, own = self._side(axis)
-        return side._input_range(own, start, stop)
+        own, of_left = self._side(axis)
+        return (self.left if of_left else self.right)._input_range(own, start, stop)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        side, own = self._side(axis)
-        block = side.block(own, start, stop, padded)
+        own, of_left = self._side(axis)
+        block = (self.left if of_left else self.right).block(own, start, stop, padded)
         assert isinstance(block, LinearOperator)
-        return Kronecker(block, self.right) if side is self.left else Kronecker(self.left, block)
+        return Kronecker(block, self.right) if of_left else Kronecker(self.left, block)
 
-    def _side(self, axis: str) -> tuple[LinearOperator, str]:
-        """The factor that has the axis, and its name there."""
+    def _side(self, axis: str) -> tuple[str, bool]:
+        """The name of an axis in the factor that has it, and whether that is the left one."""
         for own, name in self._right_names.items():
             if name == axis:
-                return self.right, own
-        return self.left, axis
+                return own, False
+        return axis, True
 
     def _derive_tags(self) -> frozenset[str]:
         spreading = {"self_adjoint", "psd", "unitary", "diagonal", "nonnegative"}

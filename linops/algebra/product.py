@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,8 +32,13 @@ class Product(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, terms: Sequence[LinearOperator], tags: Sequence[str] = ()) -> None:
-        super().__init__(terms[-1].domain, terms[0].codomain, name="Product", tags=tags)
+    def __init__(
+        self,
+        terms: Sequence[LinearOperator],
+        tags: Collection[str] = (),
+        rule: Rule | None = None,
+    ) -> None:
+        super().__init__(terms[-1].domain, terms[0].codomain, rule, name="Product", tags=tags)
         self.__dict__["terms"] = tuple(terms)
 
     @cached_property
@@ -97,6 +102,8 @@ class Product(LinearOperator):
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         outer, rest = self.terms[0], self.terms[1:]
+        if not rest:
+            return outer._gram_diagonal(weights)
         if "diagonal" not in outer.tags or outer.domain.shape != outer.codomain.shape:
             return None
         d = outer._diagonal()

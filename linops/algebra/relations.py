@@ -18,6 +18,7 @@ __all__ = [
     "Link",
     "Position",
     "fresh_name",
+    "named_like",
     "positions",
     "product_links",
     "product_rule",
@@ -55,6 +56,35 @@ def positions(members: tuple[Member, ...], name: str) -> tuple[Position, ...]:
         for p, axis in enumerate(member)
         if axis.name == name
     )
+
+
+def named_like(whole: Rule, part: Rule) -> Rule:
+    """The rule of a block, with the names and relations of the rule it is a block of.
+
+    An axis that the whole may split stays so where the part has one axis at the same positions,
+    read by the same relation or by a weaker one.
+    """
+    found: dict[str, Axis] = {}
+    for name in whole.names:
+        relation = whole.relation(name)
+        found[name] = Axis(name, splits=False)
+        own = {side: positions(getattr(whole, side), name) for side in _SIDES[relation]}
+        theirs = {getattr(part, side)[m][p] for side, places in own.items() for m, p in places}
+        names = {axis.name for axis in theirs}
+        if len(names) != 1 or not all(axis.splits for axis in theirs):
+            continue
+        (inner,) = names
+        if any(positions(getattr(part, side), inner) != places for side, places in own.items()):
+            continue
+        model = part if part.relation(inner) is relation else whole
+        called = inner if model is part else name
+        found[name] = Axis(name, model.halo(called), model.periodic(called))
+    left = tuple(tuple(found[axis.name] for axis in row) for row in whole.domain)
+    right = tuple(
+        tuple(Axis(axis.name, splits=found[axis.name].splits) for axis in row)
+        for row in whole.codomain
+    )
+    return Rule(left, right)
 
 
 def product_links(rules: Sequence[Rule]) -> list[Link]:
@@ -233,6 +263,13 @@ def fresh_name(name: str, taken: set[str], reserved: Collection[str] = ()) -> st
 
 
 _ONE_SIDED = {"domain": Relation.CONTRACTED, "codomain": Relation.PRODUCED}
+_SIDES: dict[Relation, tuple[str, ...]] = {
+    Relation.ALIGNED: ("domain", "codomain"),
+    Relation.CONTRACTED: ("domain",),
+    Relation.PRODUCED: ("codomain",),
+    Relation.WHOLE: (),
+}
+"""Where an axis of a relation is cut."""
 
 
 def _link(rules: Sequence[Rule], group: list[tuple[int, str]]) -> Link:

@@ -281,10 +281,11 @@ class BlockDiagonal(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, terms: Sequence[LinearOperator]) -> None:
+    def __init__(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> None:
         super().__init__(
             product_of([term.domain for term in terms]),
             product_of([term.codomain for term in terms]),
+            rule,
             name="block_diagonal",
         )
         self.terms = tuple(terms)
@@ -368,14 +369,32 @@ class BlockDiagonal(LinearOperator):
         )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
+        relation, halo = self.rule.relation(axis), self.rule.halo(axis)
         if self.rule.periodic(axis):
             return None
-        blocks = []
+        blocks: list[LinearOperator] = []
+        first = last = 0
         for term in self.terms:
-            block = term.block(axis, start, stop, padded)
-            assert isinstance(block, LinearOperator)
+            side, start_of = (
+                ("codomain", last) if relation is Relation.PRODUCED else ("domain", first)
+            )
+            name = next(
+                getattr(term.rule, side)[m - start_of][p].name
+                for m, p in positions(getattr(self.rule, side), axis)
+                if start_of <= m < start_of + len(getattr(term, side).members)
+            )
+            first, last = first + len(term.domain.members), last + len(term.codomain.members)
+            block = weakened(term, name, start, stop, padded, relation, halo)
+            if block is None:
+                return None
             blocks.append(block)
-        return BlockDiagonal(blocks)
+        rules = [block.rule for block in blocks]
+        together = Rule(
+            tuple(row for rule in rules for row in rule.domain),
+            tuple(row for rule in rules for row in rule.codomain),
+        )
+        # The same rule: members whose blocks differ are cut alike all the same.
+        return BlockDiagonal(blocks, _still_split(self.rule, [together]))
 
     def _cost(self) -> Cost:
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())

@@ -21,8 +21,8 @@ from linops.testing.subject import Failure, NotApplicable, Subject
 SLOW = {"jax", "jax_derivatives", "jax_arguments", "torch_derivatives", "array_api_strict",
         "device", "threads", "columns", "layouts"}  # fmt: skip
 # Sums that cancel keep fewer digits than the dot test asks for (their matrices are held entry by
-# entry), and the names of axes may differ in blocks of blocks of deep trees.
-SLOW |= {"dot", "block_adjoints", "nested_blocks"}
+# entry).
+SLOW |= {"dot", "block_adjoints"}
 LAWS = {name: check for name, check in CHECKS.items() if name not in SLOW}
 # A failing tree is told as it is: shrinking one takes minutes.
 phases = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -68,6 +68,23 @@ def test_trees_pass_the_suite(data: st.DataObject) -> None:
 def test_trees_can_be_cut_and_are_linear(data: st.DataObject) -> None:
     names = {"spaces", "additivity", "homogeneity", "involution", "transpose", "blocks", "tags"}
     passes(data.draw(trees(3, max_size=10)).operator, names)
+
+
+def test_blocks_of_trees_keep_the_names_of_the_whole() -> None:
+    rng = np.random.default_rng(0)
+
+    def matrix(*shape: int, **spaces: lo.Space) -> lo.LinearOperator:
+        return lo.Matrix(rng.standard_normal(shape), **spaces)
+
+    G = lo.kron(matrix(3, 4), matrix(2, 3)).gram()
+    to_row = matrix(5, 12, domain=lo.Space((4, 3), "float64"))
+    blur = lo.Convolve(lo.Space((4, 3), "float64"), np.ones((3, 1)))
+    alike = lo.block_diagonal([blur, lo.Diagonal(np.ones((4, 3))) @ blur])
+    trees = [G, to_row @ G, G @ to_row.H, lo.kron(G, G), lo.kron(G, to_row), G + blur, alike]
+    trees += [lo.vstack([to_row @ G, G]), lo.hstack([to_row, to_row @ G]), alike @ alike]
+    for A in trees:
+        CHECKS["nested_blocks"](Subject(A, 0))
+        CHECKS["padded_blocks"](Subject(A, 0))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
