@@ -9,6 +9,7 @@ from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
+from linops.functionals.radial import RadialCurvature
 from linops.operator import LinearOperator
 from linops.space import Space
 
@@ -44,10 +45,16 @@ class Huber(Entries):
         return x * self._slope(x)
 
     def _hessian(self, x: Array) -> LinearOperator:
-        if self.domain.is_complex:
-            return super()._hessian(x)
-        inside = arrays.namespace(x).abs(x) <= self.delta
-        return Diagonal(arrays.cast(inside, self.domain.dtype), self._space)
+        """1 up to delta; beyond, 0 along x and for complex entries `delta / |x|` across it."""
+        xp = arrays.namespace(x)
+        size = xp.abs(x)
+        inside = size <= self.delta
+        if not self.domain.is_complex:
+            return Diagonal(arrays.cast(inside, self.domain.dtype), self._space)
+        across = self._slope(x)
+        safe = xp.where(inside, xp.ones_like(size), size)
+        length = xp.where(inside, xp.zeros_like(size), xp.sqrt(across) / safe)
+        return RadialCurvature(self._space, across, x * length)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """`x / (1 + step)` up to `delta (1 + step)`, beyond shortened by `step delta`."""

@@ -17,6 +17,7 @@ from linops.elementary.windows import axis_number
 from linops.functionals.derivatives import Row
 from linops.functionals.entries import Entries
 from linops.functionals.functional import recorded
+from linops.functionals.radial import RadialCurvature
 from linops.operator import LinearOperator
 from linops.precision import real_of
 from linops.space import Space
@@ -56,9 +57,14 @@ class L1(Entries):
         return self._table("weights", x) * (x / _nonzero(arrays.namespace(x).abs(x)))
 
     def _hessian(self, x: Array) -> LinearOperator:
-        if self.domain.is_complex:
-            return super()._hessian(x)
-        return Zero(self.domain, self.domain)
+        """Zero for real entries; for complex ones `w / |x|` across x, where none is 0."""
+        if not self.domain.is_complex:
+            return Zero(self.domain, self.domain)
+        modulus = _modulus(x)
+        _refuse_kinks(self.name, modulus)
+        across = self._table("weights", x) / modulus
+        root = arrays.namespace(x).sqrt(across)
+        return RadialCurvature(self._space, across, root * (x / modulus))
 
     def _prox(self, x: Array, step: Any) -> Array:
         """Soft thresholding: moduli shrink by `step w`, to 0 at least."""
@@ -101,6 +107,14 @@ class GroupL1(Entries):
     def _gradient(self, x: Array) -> Array:
         """Every group over its norm, 0 where that is 0."""
         return x / _nonzero(self._lengths(x))
+
+    def _hessian(self, x: Array) -> LinearOperator:
+        """One over the norm of each group, across it, where none is 0."""
+        lengths = self._lengths(x)
+        _refuse_kinks(self.name, lengths)
+        across = arrays.namespace(x).broadcast_to(1.0 / lengths, x.shape)
+        direction = x * lengths**-1.5
+        return RadialCurvature(self._space, across, direction, self.axis)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """The norm of every group shrinks by `step`, to 0 at least."""
