@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import linops as lo
 from linops.testing.checks import CHECKS
 from linops.testing.leaves import KINDS
-from linops.testing.realified import complex_matrix, real_matrix
+from linops.testing.realified import complex_matrix, dimension, real_matrix
 from linops.testing.strategies import compositions, operators, spaces, trees, vectors
-from linops.testing.subject import Failure, NotApplicable, Subject
+from linops.testing.subject import Failure, NotApplicable, Subject, each, elements
 
 SLOW = {"jax", "jax_derivatives", "jax_arguments", "torch_derivatives", "array_api_strict",
         "device", "threads", "columns", "layouts"}  # fmt: skip
@@ -68,6 +68,65 @@ def test_trees_pass_the_suite(data: st.DataObject) -> None:
 def test_trees_can_be_cut_and_are_linear(data: st.DataObject) -> None:
     names = {"spaces", "additivity", "homogeneity", "involution", "transpose", "blocks", "tags"}
     passes(data.draw(trees(3, max_size=10)).operator, names)
+
+
+@settings(many, max_examples=24)
+@given(trees(2, max_size=6))
+def test_jax_and_torch_differentiate_trees_as_their_matrices(tree) -> None:
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    A, matrix, size = tree
+    x, dx, y = (flat_values(s, k) for k, s in enumerate((A.domain, A.domain, A.codomain)))
+    image, back = (matrix @ dx, size @ abs(dx)), (matrix.T @ y, size.T @ abs(y))
+    square = (2 * matrix.T @ (matrix @ x), 2 * size.T @ (size @ abs(x)))
+    eps = Subject(A, 0).eps
+
+    def near(found, wanted) -> None:
+        limit = 128 * eps * (wanted[1] + 0.05 * wanted[1].max(initial=0))
+        assert (abs(found - wanted[0]) <= limit).all(), A.describe()
+
+    def energy(v):
+        return sum((part * part.conj()).real.sum() for part in elements(A(v)))
+
+    with jax.enable_x64(True):
+
+        def program(v, dv, w):
+            return jax.jvp(A, (v,), (dv,))[1], jax.vjp(A, v)[1](w)[0], jax.grad(energy)(v)
+
+        arguments = [element(s, p) for s, p in ((A.domain, x), (A.domain, dx), (A.codomain, y))]
+        arguments[2] = each(np.conj, arguments[2])
+        found = jax.jit(program)(*(each(jax.numpy.asarray, part) for part in arguments))
+        tangent, cotangent, gradient = (each(np.asarray, part) for part in found)
+        near(numbers(tangent), image)
+        # JAX transposes without conjugation and gives the conjugate of a gradient.
+        near(numbers(each(np.conj, cotangent)), back)
+        near(numbers(each(np.conj, gradient)), square)
+
+    v = each(lambda part: torch.from_numpy(part).requires_grad_(), element(A.domain, x))
+    energy(v).backward()
+    near(numbers(each(lambda part: part.grad.resolve_conj().numpy(), v)), square)
+
+
+def flat_values(space: lo.Space, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(dimension(space))
+
+
+def element(space: lo.Space, values: np.ndarray):
+    """The element with these real numbers, in the order of `linops.testing.realified`."""
+    parts, start = [], 0
+    for member in space.members:
+        part = values[start : start + member.size]
+        start += member.size
+        if member.is_complex:
+            part = part + 1j * values[start : start + member.size]
+            start += member.size
+        parts.append(part.reshape(member.shape).astype(member.dtype))
+    return parts[0] if isinstance(space, lo.Space) else tuple(parts)
+
+
+def numbers(x) -> np.ndarray:
+    flat = [np.asarray(part).ravel() for part in elements(x)]
+    kinds = [(f.real, f.imag) if f.dtype.kind == "c" else (f,) for f in flat]
+    return np.concatenate([half.astype("float64") for kind in kinds for half in kind])
 
 
 def test_blocks_of_trees_keep_the_names_of_the_whole() -> None:
