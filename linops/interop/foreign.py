@@ -6,6 +6,7 @@ They work on flat NumPy vectors; arrays of other libraries are converted there a
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def from_scipy(
 def from_pylops(operator: Any) -> LinearOperator:
     """A PyLops operator; its `dims` and `dimsd` become the spaces.
 
-    One that is linear over the reals only (`clinear=False`) maps real to complex.
+    One that is linear over the reals only (`clinear=False`) maps real to complex values where it
+    does not see imaginary parts (a transform of real signals), else complex to complex (`Conj`).
 
     Raises
     ------
@@ -76,22 +78,30 @@ def from_pylops(operator: Any) -> LinearOperator:
     """
     dtype = _dtype(operator)
     _has_adjoint(operator, int(operator.shape[0]), dtype)
-    source, target = dtype, dtype
-    if dtype.kind == "c" and not getattr(operator, "clinear", True):
-        source = real_of(dtype)
+    over_reals = dtype.kind == "c" and not getattr(operator, "clinear", True)
+    blind = over_reals and not _sees_imaginary(operator, dtype)
     return Foreign(
         operator,
-        Space(tuple(int(n) for n in operator.dims), source),
-        Space(tuple(int(n) for n in operator.dimsd), target),
+        Space(tuple(int(n) for n in operator.dims), real_of(dtype) if blind else dtype),
+        Space(tuple(int(n) for n in operator.dimsd), dtype),
         type(operator).__name__,
+        over_reals,
     )
 
 
 class Foreign(LinearOperator):
     """What the three functions give: `matvec` and `rmatvec` on flat NumPy vectors."""
 
-    def __init__(self, operator: Any, domain: Space, codomain: Space, name: str) -> None:
-        super().__init__(domain, codomain, name=name)
+    def __init__(
+        self,
+        operator: Any,
+        domain: Space,
+        codomain: Space,
+        name: str,
+        over_reals: bool = False,
+    ) -> None:
+        tags = ("real_linear",) if over_reals else ()
+        super().__init__(domain, codomain, name=name, tags=tags)
         self.operator = operator
 
     def _apply(self, x: Array) -> Array:
@@ -108,6 +118,17 @@ def _through(function: Any, x: Array, target: Any) -> Array:
     if y.dtype.kind == "c" and not target.is_complex:
         y = y.real
     return arrays.convert(np.array(y, target.dtype).reshape(target.shape), x)
+
+
+def _sees_imaginary(operator: Any, dtype: np.dtype) -> bool:
+    """Whether imaginary input gives anything; some operators refuse it, some drop it."""
+    probe = 1j * np.random.default_rng(0).standard_normal(int(operator.shape[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return bool(np.any(np.asarray(operator.matvec(probe.astype(dtype)))))
+        except (TypeError, ValueError):
+            return False
 
 
 def _dtype(operator: Any) -> np.dtype:

@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import linops as lo
 from linops.errors import DTypeError
@@ -179,6 +181,57 @@ def test_operators_of_pylops_become_ours(make) -> None:
     # What PyLops itself gets wrong is ours to get right: scaling, and the adjoint of an adjoint.
     assert np.allclose((A / 2).to_dense(), dense / 2)
     assert A.H.H is A
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_transforms_of_real_signals(n: int) -> None:
+    # PyLops weighs interior frequencies by the root of 2, so that its adjoint is an inverse.
+    P = pylops.signalprocessing.FFT((n,), real=True)
+    A = from_pylops(P)
+    assert (A.domain.dtype, A.codomain.dtype) == ("float64", "complex128")
+    assert "real_linear" in A.tags and A.codomain.shape == (n // 2 + 1,)
+    x, y = A.domain.random(0), A.codomain.random(1)
+    factors = np.full(n // 2 + 1, 2.0)
+    factors[[0, -1] if n % 2 == 0 else [0]] = 1
+    F = np.sqrt(factors / n)[:, None] * np.fft.rfft(np.eye(n), axis=0)
+    assert np.allclose(A @ x, F @ x) and np.allclose(A.H @ y, (F.conj().T @ y).real)
+    assert np.allclose(A.gram() @ x, x)
+    G = A.gram(np.linspace(1.0, 2.0, n // 2 + 1))
+    assert not G.domain.is_complex and dot_test(G) <= 16
+
+
+def test_what_is_linear_over_the_reals_alone() -> None:
+    z = np.array([1 + 2j, -3j, 0.5])
+    for kind, wanted in (("Conj", z.conj()), ("Imag", z.imag)):
+        A = from_pylops(getattr(pylops, kind)(3, dtype="complex128"))
+        assert A.domain.is_complex and "real_linear" in A.tags
+        assert np.array_equal(A @ z, wanted)
+        assert dot_test(A) <= 16
+    blind = from_pylops(pylops.Real(3, dtype="complex128"))
+    assert not blind.domain.is_complex and np.array_equal(blind @ z.real, z.real)
+    F = lo.FFT(lo.Space(4, "float64"))
+    back = from_pylops(to_pylops(F.H))
+    y = F.codomain.random(0)
+    assert back.domain.is_complex and np.allclose(back @ y, F.H @ y) and dot_test(back) <= 16
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_any_strides_serve_foreign_operators(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(2, 4), min_size=1, max_size=3)))
+    P = pylops.FirstDerivative(shape, axis=0, edge=True, dtype="float64")
+    A, x = from_pylops(P), np.random.default_rng(0).standard_normal(shape)
+    order = data.draw(st.permutations(range(len(shape))))
+    steps = [data.draw(st.sampled_from([1, 2, -1, -3])) for _ in shape]
+    store = np.full([n * abs(s) for n, s in zip(shape, steps, strict=True)], np.nan)
+    store = np.transpose(np.transpose(store, order).copy(), np.argsort(order))
+    view = store[tuple(slice(None, None, s) for s in steps)]
+    view[...] = x
+    kept = store.copy()
+    assert np.array_equal(A @ view, (P @ x.ravel()).reshape(shape))
+    assert np.array_equal(A.H @ view, (P.H @ x.ravel()).reshape(shape))
+    assert np.array_equal(to_pylops(lo.Identity(A.domain)) @ view.ravel(), x.ravel())
+    assert np.array_equal(store, kept, equal_nan=True)
 
 
 def test_ours_and_theirs_compose_with_our_arithmetic() -> None:

@@ -156,6 +156,14 @@ def test_a_missing_adjoint_is_named_before_anything_runs() -> None:
         from_scipy(linalg.LinearOperator((3, 3), matvec=lambda v: v, dtype="float64"))
 
 
+def test_the_adjoint_that_scipy_cannot_form_is_the_function_that_is_missing() -> None:
+    one_way = linalg.LinearOperator((2, 3), matvec=lambda v: v[:2], dtype="float32")
+    with pytest.raises(TypeError, match=r"no adjoint.*'rmatvec'"):
+        lo.as_operator(one_way)
+    with pytest.raises(TypeError, match=r"no adjoint.*'rmatvec'"):
+        lo.Identity(lo.Space(2)) @ one_way
+
+
 def test_a_missing_dtype_is_asked_for() -> None:
     class Bare:
         shape = (2, 2)
