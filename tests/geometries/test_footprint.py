@@ -65,7 +65,10 @@ def footprint(geometry: object, grid: Grid, **options: object) -> Projector:
 def test_every_footprint_keeps_the_contract(name: str, precision: str) -> None:
     from linops.testing import check_operator
 
-    check_operator(footprint(*scans()[name], precision=precision))
+    # Other libraries call the same kernels: three scans stand for all.
+    everywhere = precision == "float32" and name in ("equiangular", "aligned", "helix")
+    A = footprint(*scans()[name], precision=precision)
+    check_operator(A, libraries=None if everywhere else ())
 
 
 @pytest.mark.parametrize("name", ["equiangular", "aligned", "helix", "tilted"])
@@ -73,10 +76,10 @@ def test_compositions_and_subsets_keep_the_contract(name: str) -> None:
     from linops.testing import check_operator
 
     A = footprint(*scans()[name], precision="float32", profile="box")
-    check_operator(A.H)
-    check_operator(A.gram(A.codomain.random(1) ** 2))
-    check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]))
-    check_operator(A.columns([3, -1, 0, 7, 12, 3]))
+    check_operator(A.H, libraries=())
+    check_operator(A.gram(A.codomain.random(1) ** 2), libraries=())
+    check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]), libraries=())
+    check_operator(A.columns([3, -1, 0, 7, 12, 3]), libraries=None if name == "helix" else ())
 
 
 SCALE = Detector((64, 128))

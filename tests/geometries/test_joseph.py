@@ -233,11 +233,11 @@ def test_a_nan_reaches_no_ray_that_it_does_not_meet() -> None:
 )  # fmt: skip
 def test_joseph_keeps_the_contract(name: str, precision: str) -> None:
     A = joseph(*scans()[name], precision=precision)
-    check_operator(A)
+    check_operator(A, libraries=None if name == "helix" else ())
     if name == "aligned":
-        check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]))
+        check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]), libraries=())
     if name == "parallel":
-        check_operator(A.gram(A.codomain.random(1) ** 2))
+        check_operator(A.gram(A.codomain.random(1) ** 2), libraries=())
 
 
 @pytest.mark.parametrize("name", ["fan", "helix"])

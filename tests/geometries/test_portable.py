@@ -64,9 +64,10 @@ def test_both_ways_are_the_cell_matrix(name: str, tilt: bool, precision: str) ->
 def test_every_portable_projector_keeps_the_contract(name: str, precision: str) -> None:
     A = Projector(*SCANS[name], backend="portable", precision=precision)
     assert (A.backend, A.precision) == ("portable", precision)
-    check_operator(A)
+    # Traced, every scan is the same array code.
+    check_operator(A, libraries=None if name in ("equiangular", "helix") else ())
     if name == "helix":
-        check_operator(A.gram(A.codomain.random(1) ** 2))
+        check_operator(A.gram(A.codomain.random(1) ** 2), libraries=())
 
 
 def test_a_larger_scan_has_the_numbers_of_the_compiled_kernels() -> None:
@@ -143,7 +144,8 @@ def joseph(*scan: object, **options: object) -> Projector:
 
 @pytest.mark.parametrize("name", ["equiangular", "helix"])
 def test_joseph_keeps_the_contract(name: str) -> None:
-    check_operator(joseph(*SCANS[name], precision="float64"))
+    libraries = None if name == "helix" else ()
+    check_operator(joseph(*SCANS[name], precision="float64"), libraries=libraries)
 
 
 def test_joseph_is_astras_linear_projector() -> None:

@@ -116,8 +116,9 @@ def test_every_projector_keeps_the_contract(name: str, precision: str) -> None:
 
     A = Projector(*scans()[name], precision=precision)
     assert (A.backend, A.precision) == ("numba", precision)
-    check_operator(A)
-    check_operator(A.H)
+    # Other libraries call the same kernels, whatever the precision.
+    check_operator(A, libraries=None if precision == "float32" else ())
+    check_operator(A.H, libraries=())
 
 
 @pytest.mark.parametrize("name", ["fan", "aligned", "cone"])
@@ -126,9 +127,10 @@ def test_compositions_keep_the_contract(name: str) -> None:
 
     A = Projector(*scans()[name], precision="float32")
     weights = A.codomain.random(1) ** 2
-    check_operator(A.gram(weights))
-    check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]))
-    check_operator(A.columns([3, -1, 0, 7, 12, 3]))
+    libraries = None if name == "cone" else ()
+    check_operator(A.gram(weights), libraries=libraries)
+    check_operator(lo.vstack([A, 0.5 * lo.Gradient(A.domain)]), libraries=libraries)
+    check_operator(A.columns([3, -1, 0, 7, 12, 3]), libraries=libraries)
 
 
 # --- closed forms ------------------------------------------------------------------------
