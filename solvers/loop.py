@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,6 +58,8 @@ class Run:
         Further tolerances of the solver; like rtol and atol they may change on resuming.
     by_residual
         Whether a small residual ends the solve; with a prior an exact fit is not the aim.
+    true_adjoint
+        Whether the algorithm rests on `A.H` being the adjoint; a warning tells where it is not.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Run:
         settings: Mapping[str, Any] | None = None,
         tolerances: Mapping[str, float] | None = None,
         by_residual: bool = True,
+        true_adjoint: bool = True,
     ) -> None:
         self.limit = controls.whole("iterations", iterations)
         self._rtol = controls.non_negative("rtol", rtol)
@@ -85,6 +89,12 @@ class Run:
         self._callback = controls.callback_or_none(callback)
         every = controls.positive_count("checkpoint_every", checkpoint_every)
         kept = None if keep is None else controls.positive_count("keep", keep)
+        if true_adjoint and "approximate_adjoint" in A.tags:
+            warnings.warn(
+                f"{name} needs the adjoint of {A.name}, which declares an approximate one: it may "
+                "stall or diverge; sirt takes such pairs, or declare the matched adjoint",
+                stacklevel=3,
+            )
         self.A = A
         self._given = y
         self.y = admit(y, A.codomain, "y")

@@ -81,6 +81,7 @@ def sirt(
         "sirt",
         A,
         y,
+        true_adjoint=False,
         iterations=iterations,
         x0=x0,
         rtol=rtol,
