@@ -16,7 +16,6 @@ from linops.operator import LinearOperator, Operator
 from sharding.cost import Machine, leaf_seconds
 from sharding.graph import Graph, Node
 from sharding.options import Option, options
-from sharding.program import AllReduce, ReduceScatter, Value, Writer
 from sharding.states import (
     PARTIAL,
     REPLICATED,
@@ -28,6 +27,8 @@ from sharding.states import (
     dual,
     share_of,
 )
+from sharding.steps import AllReduce, ReduceScatter, Value
+from sharding.writer import Writer
 
 __all__ = ["Assignment", "Constraint", "assign"]
 

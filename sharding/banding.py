@@ -19,7 +19,8 @@ from linops.errors import PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
 from linops.space import Space
-from sharding.program import Compute, Loop, Program
+from sharding.program import Program
+from sharding.steps import Compute, Loop
 
 __all__ = ["banded", "looped", "may_loop"]
 

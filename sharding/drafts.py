@@ -19,8 +19,10 @@ from sharding.options import Option
 from sharding.partitions import Request
 from sharding.placement import Placement
 from sharding.plans import Plan, Settings
-from sharding.program import Add, Compute, Program, Value, Writer
+from sharding.program import Program
 from sharding.states import Replicated, Sharded, States
+from sharding.steps import Add, Compute, Value
+from sharding.writer import Writer
 
 __all__ = ["draft", "placement_of"]
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from sharding.devices import family
 from sharding.memory import peaks
-from sharding.program import Compute, Loop, Movement, Program, Step
+from sharding.program import Program
 from sharding.states import Windowed
+from sharding.steps import Compute, Loop, Movement, Step
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

@@ -18,9 +18,10 @@ from linops.space import ProductSpace
 from sharding.devices import family
 from sharding.executors import Engine, engine_of
 from sharding.plans import Plan, states_of
-from sharding.program import Program, reverse
+from sharding.program import Program
 from sharding.spaces import placed_space
 from sharding.states import REPLICATED, Sharded, States
+from sharding.writer import reverse
 
 __all__ = ["Lowered", "LoweredFunctional", "LoweredOperator", "is_lowered", "lower"]
 

@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING
 from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
 from linops.operator import Operator
-from sharding.program import (
-    AllGather,
-    AllToAll,
-    Compute,
-    Extend,
-    Halo,
-    Loop,
-    Program,
-    Slice,
-    Step,
-)
+from sharding.program import Program
 from sharding.states import Partial, Replicated, Sharded, Windowed
+from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Slice, Step
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

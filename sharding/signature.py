@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from linops import arrays
 from linops.algebra.structure import leaves
-from sharding.program import Compute, Loop, Movement, Program
+from sharding.program import Program
+from sharding.steps import Compute, Loop, Movement
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

@@ -14,7 +14,8 @@ import numpy as np
 from linops.arrays import Array
 from sharding.executors.padded import Segment, regular, segments, window_cells
 from sharding.mesh import Mesh
-from sharding.program import (
+from sharding.states import Replicated, Sharded, Windowed, share_of
+from sharding.steps import (
     AllGather,
     AllReduce,
     AllToAll,
@@ -26,7 +27,6 @@ from sharding.program import (
     Slice,
     Value,
 )
-from sharding.states import Replicated, Sharded, Windowed, share_of
 
 __all__ = ["masked", "moved"]
 

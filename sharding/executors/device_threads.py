@@ -22,7 +22,9 @@ from sharding.executors.padded import Blocks, segments
 from sharding.executors.shard_map import applied
 from sharding.homes.jax_devices import joined, named_sharding, pieces, send
 from sharding.mesh import groups
-from sharding.program import (
+from sharding.program import Program
+from sharding.states import Replicated, Sharded, Windowed, real_range, share_of
+from sharding.steps import (
     Add,
     AllGather,
     AllReduce,
@@ -32,12 +34,10 @@ from sharding.program import (
     Halo,
     HaloAdd,
     Movement,
-    Program,
     ReduceScatter,
     Slice,
     Value,
 )
-from sharding.states import Replicated, Sharded, Windowed, real_range, share_of
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

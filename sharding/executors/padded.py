@@ -23,8 +23,9 @@ from linops.transforms.pytree import packed
 from sharding.banding import banded
 from sharding.homes.jax_devices import send, stacked
 from sharding.mesh import Mesh
-from sharding.program import Compute, Loop, Program, Step
+from sharding.program import Program
 from sharding.states import Windowed, real_range, share_of
+from sharding.steps import Compute, Loop, Step
 
 __all__ = ["Blocks", "Segment", "Slot", "description", "segments", "window_cells"]
 

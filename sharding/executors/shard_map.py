@@ -32,8 +32,9 @@ from sharding.executors import collectives
 from sharding.executors.padded import Blocks, Slot, description
 from sharding.homes.jax_devices import constrained, jax_mesh, named_sharding
 from sharding.mesh import Mesh
-from sharding.program import Add, Compute, Movement, Program, Value
+from sharding.program import Program
 from sharding.states import Partial, Sharded, Windowed
+from sharding.steps import Add, Compute, Movement, Value
 
 if TYPE_CHECKING:
     from sharding.planner import Plan

@@ -25,7 +25,9 @@ from linops.space import AnySpace, ProductSpace
 from linops.transforms.torch_function import recording
 from sharding.banding import banded
 from sharding.mesh import groups
-from sharding.program import (
+from sharding.program import Program
+from sharding.states import Partial, Replicated, Sharded, States, Windowed, real_range
+from sharding.steps import (
     Add,
     AllGather,
     AllReduce,
@@ -36,14 +38,12 @@ from sharding.program import (
     HaloAdd,
     Loop,
     Movement,
-    Program,
     Ranges,
     ReduceScatter,
     Slice,
     Step,
     Value,
 )
-from sharding.states import Partial, Replicated, Sharded, States, Windowed, real_range
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

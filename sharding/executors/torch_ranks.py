@@ -31,7 +31,7 @@ from sharding import agreement
 from sharding.executors.shared import Blocks
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
-from sharding.program import Add, Compute, Movement, Program, Step, Value
+from sharding.program import Program
 from sharding.ranks import Line, ranks_of
 from sharding.signature import of_program
 from sharding.states import (
@@ -42,6 +42,7 @@ from sharding.states import (
     Windowed,
     real_range,
 )
+from sharding.steps import Add, Compute, Movement, Step, Value
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

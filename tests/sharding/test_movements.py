@@ -11,8 +11,10 @@ import pytest
 import linops as lo
 from sharding.executors.shared import Blocks, run
 from sharding.mesh import Mesh
-from sharding.program import Program, Value, Writer
+from sharding.program import Program
 from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, real_range, share_of
+from sharding.steps import Value
+from sharding.writer import Writer
 
 ENDS = [REPLICATED, Sharded(0), Sharded(1)]
 
@@ -60,7 +62,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
 ) -> None:
     """`<halo x, y> == <x, halo_add y>`, with windows wider than a share and around a ring."""
     from sharding.executors.shared import _Machine
-    from sharding.program import Halo, HaloAdd
+    from sharding.steps import Halo, HaloAdd
 
     space = lo.Space((size, 3), "float64")
     rng = np.random.default_rng(0)

@@ -13,8 +13,10 @@ from sharding.devices import Worker
 from sharding.executors.shared import Blocks, run
 from sharding.mesh import Mesh
 from sharding.options import options
-from sharding.program import AllReduce, Compute, Program, Value, Writer
+from sharding.program import Program
 from sharding.states import PARTIAL, REPLICATED, Partial, Sharded, State, Windowed
+from sharding.steps import AllReduce, Compute, Value
+from sharding.writer import Writer
 
 SPACE = lo.Space((5, 4), "float64", ("z", "y"))
 

@@ -26,9 +26,11 @@ from sharding.executors.padded import window_cells
 from sharding.executors.shard_map import _Body
 from sharding.homes.jax_devices import jax_mesh
 from sharding.mesh import Mesh
-from sharding.program import Program, Value, Writer
+from sharding.program import Program
 from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, dual, real_range
+from sharding.steps import Value
 from sharding.testing import check_placement
+from sharding.writer import Writer
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

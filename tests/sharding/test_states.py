@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from sharding.program import (
+from sharding.states import (
+    PARTIAL,
+    REPLICATED,
+    Sharded,
+    Windowed,
+    dual,
+    real_range,
+    share_of,
+)
+from sharding.steps import (
     AllGather,
     AllReduce,
     AllToAll,
@@ -14,15 +23,6 @@ from sharding.program import (
     ReduceScatter,
     Slice,
     movement,
-)
-from sharding.states import (
-    PARTIAL,
-    REPLICATED,
-    Sharded,
-    Windowed,
-    dual,
-    real_range,
-    share_of,
 )
 
 WINDOW = Windowed(0, ((-1, 3), (1, 5)), ((-1, 3), (1, 5)))
