@@ -1,5 +1,5 @@
 """What users of other libraries reported, as tests: shapes of flat and shaped factors, memory of
-large operators, involution, and weights that are not declared positive."""
+large operators, devices, involution, pairs that do not match, sums over shards."""
 
 from __future__ import annotations
 
@@ -213,3 +213,34 @@ def test_a6_the_transpose_of_sharded_views_sums_over_devices_once() -> None:
     assert str(jax.make_jaxpr(transpose)(y)).count("psum") == 1
     wanted = sum(m.T @ row for m, row in zip(M, y, strict=True))
     np.testing.assert_allclose(transpose(y)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a89_a_chain_keeps_two_vectors_at_a_time() -> None:
+    space = lo.Space(N)
+    ones = np.ones(2, "float32")
+    chain = lo.Convolve(space, ones)
+    for _ in range(9):
+        chain = lo.Convolve(space, ones, method="direct") @ lo.Gradient(space).gram() @ chain
+    x = space.random(0)
+    chain @ x  # compiled
+    single = peak(lambda: lo.Convolve(space, ones) @ x)
+    double = peak(lambda: lo.Gradient(space).gram() @ x)
+    # What the hungriest leaf takes, and the input that it is given.
+    assert peak(lambda: chain @ x) < max(single, double) + 1.1
+
+
+def test_a86_diagonals_are_one_when_they_are_built() -> None:
+    space = lo.Space(5)
+    weights = [space.random(k) for k in range(20)]
+    chain = lo.Diagonal(weights[0])
+    for w in weights[1:]:
+        chain = chain @ lo.Diagonal(w)
+    assert type(chain) is lo.Diagonal
+    np.testing.assert_allclose(chain.diagonal(), np.prod(weights, axis=0), rtol=1e-5)
+
+
+def test_a36_one_library_in_a_tuple() -> None:
+    torch = pytest.importorskip("torch")
+    A = lo.hstack([lo.Identity(lo.Space(3)), lo.Identity(lo.Space(3))])
+    with pytest.raises((TypeError, ValueError), match=r"(?i)namespace|librar"):
+        A @ (np.ones(3, "float32"), torch.ones(3))
