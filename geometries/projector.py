@@ -206,9 +206,7 @@ class Projector(LinearOperator):
         return portable.project(self, x, adjoint)
 
     def _compiled_for(self, x: Array) -> bool:
-        return self.backend == "numba" and (
-            self._choice.asked == "numba" or self.model == "footprint" or arrays.on_host(x)
-        )
+        return self.backend == "numba" and (self._choice.asked == "numba" or arrays.on_host(x))
 
     def _make_conjugate(self) -> LinearOperator:
         return self

@@ -24,7 +24,6 @@ from linops.precision import Precision
 __all__ = ["Choice", "chosen", "followed", "frames_of"]
 
 _MODELS = ("siddon", "joseph", "footprint")
-_PORTABLE = ("siddon", "joseph")
 _PROFILES = ("trapezoid", "box")
 _BACKENDS = ("auto", "numba", "portable")
 
@@ -63,8 +62,8 @@ def chosen(
     reasons = _hindrances(grid, precision)
     if derived and backend == "numba":
         reasons.append("a derivative in the geometry is followed, which compiled code has not")
-    selected = _selected(backend, model, reasons)
-    if derived and model in _PORTABLE:
+    selected = _selected(backend, reasons)
+    if derived:
         selected = "portable"
     kernel = "oblique" if derived else _kernel_of(model, trajectory.host, grid)
     return Choice(model, shape, backend, selected, kernel)
@@ -96,15 +95,13 @@ def _hindrances(grid: Grid, precision: Precision) -> list[str]:
     return reasons
 
 
-def _selected(backend: str, model: str, reasons: list[str]) -> str:
-    if backend == "numba" or model not in _PORTABLE:
+def _selected(backend: str, reasons: list[str]) -> str:
+    if backend == "numba":
         if reasons:
             raise GeometryError(
                 f"backend 'numba' cannot serve this projector: {'; '.join(reasons)}"
-                + ("; use backend='portable'" if model in _PORTABLE else "")
+                "; use backend='portable'"
             )
-        if backend == "portable":
-            raise ValueError(f"backend 'portable' has no model {model!r}; use backend='numba'")
         return "numba"
     if backend == "portable" or not reasons:
         return "portable" if reasons or backend == "portable" else "numba"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from geometries.kernels import portable_footprint
 from geometries.kernels.portable_models import MODELS, pieces_of
 from geometries.kernels.portable_rays import Box, Lines, Rays, arange, lines_of, rays_of
 from linops import arrays
@@ -61,6 +62,8 @@ def project(projector: Projector, x: Array, adjoint: bool = False) -> Array:
     traced = [part for part in parts if arrays.is_traced(part)]
     if traced and arrays.is_numpy(x):
         x = arrays.convert(x, traced[0])
+    if projector.model == "footprint":
+        return portable_footprint.project(projector, x, adjoint)
     if any(_follows(part, x) for part in parts if part is not None):
         from geometries.geometry_gradient import project_followed
 
@@ -85,6 +88,8 @@ def gram_diagonal(projector: Projector, weights: Array | None) -> Array:
     weights = arrays.cast(weights, projector.dtype)
     if 0 in (*weights.shape, *projector.domain.shape):
         return arrays.zeros(projector.domain.shape, projector.dtype, weights)
+    if projector.model == "footprint":
+        return portable_footprint.gram_diagonal(projector, weights)
     setup = setup_of(projector, weights)
     found = run(squares, setup, weights, scan_of(projector, weights), weights[None, ...])
     return found[0, ...]

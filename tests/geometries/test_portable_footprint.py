@@ -1,0 +1,137 @@
+"""The footprint by array code: the compiled weights, the contract, derivatives in the geometry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_footprint import scans
+
+from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector
+from geometries.kernels import portable_footprint
+from linops.testing import check_operator
+
+NAMES = tuple(scans())
+
+
+def pair(name: str, precision: str = "float64", **options: Any) -> tuple[Projector, Projector]:
+    geometry, grid = scans()[name]
+    options |= {"model": "footprint", "precision": precision}
+    portable = Projector(geometry, grid, backend="portable", **options)
+    assert (portable.backend, portable.model) == ("portable", "footprint")
+    return Projector(geometry, grid, backend="numba", **options), portable
+
+
+@pytest.mark.parametrize("profile", ["trapezoid", "box"])
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_the_compiled_ones(name: str, profile: str) -> None:
+    A, B = pair(name, profile=profile)
+    wanted = A.to_dense()
+    np.testing.assert_allclose(B.to_dense(), wanted, rtol=1e-12, atol=4e-15)
+    np.testing.assert_allclose(B.H.to_dense().T, B.to_dense(), rtol=4e-15, atol=0)
+    w = A.codomain.random(3) ** 2
+    for weights, scale in ((None, np.ones(A.codomain.size)), (w, w.ravel())):
+        found, sums = B.gram(weights).diagonal(), (wanted**2 * scale[:, None]).sum(0)
+        np.testing.assert_allclose(found.ravel(), sums, rtol=1e-12, atol=1e-12 * sums.max())
+
+
+@pytest.mark.parametrize("precision", ["fast", "float32"])
+@pytest.mark.parametrize("name", NAMES)
+def test_precisions_agree(name: str, precision: str) -> None:
+    exact, found = pair(name)[0], pair(name, precision)[1]
+    x, y = exact.domain.random(0), exact.codomain.random(1)
+    wanted, back = exact @ x, exact.H @ y
+    assert np.abs(found @ x.astype("float32") - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    assert np.abs(found.H @ y.astype("float32") - back).max() <= 2e-6 * np.abs(back).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("fan", "fast"), ("aligned", "float64"), ("helix", "float64")]
+)
+def test_it_keeps_the_contract(name: str, precision: str) -> None:
+    check_operator(pair(name, precision)[1])
+
+
+def test_batches_of_voxels_change_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fan", "helix"):
+        A, B = pair(name)
+        x, y = A.domain.random(0), A.codomain.random(1)
+        monkeypatch.setattr(portable_footprint, "_BYTES", 1 << 13)
+        assert portable_footprint._batches(portable_footprint._scan(B))[1] > 2
+        np.testing.assert_allclose(B @ x, A @ x, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=1e-12, atol=1e-13)
+
+
+FLAT, SOLID = Grid((6, 7), (1.1, 0.7), (0.3, -0.2)), Grid((4, 5, 6), (0.9, 0.8, 0.7))
+TURNS = np.array([0.231, 0.811, 1.431])
+
+
+def beam(kind: str, p: Any) -> tuple[Any, Grid]:
+    """A scan whose angles, axis and distance move with p (3,)."""
+    angles = p[0] + TURNS
+    panel = Detector((5, 6), (0.8, 1.1), (0.11, -0.17))
+    if kind == "parallel":
+        return ParallelBeam(angles, Detector(8, 0.91, 0.13)), FLAT
+    if kind == "fan":
+        return FanBeam(angles, Detector(8, 1.3, 0.13), 12.0 + p[1], 20.0 + p[2]), FLAT
+    if kind == "unaligned":
+        return ParallelBeam(angles, panel), SOLID
+    return ConeBeam(angles, panel, 12.0 + p[1], 20.0 + p[2]), SOLID
+
+
+KINDS = ("parallel", "fan", "unaligned", "cone")
+
+
+def differences(kind: str, x: np.ndarray, y: np.ndarray, adjoint: bool) -> np.ndarray:
+    """Central differences of <y, A x> in the parameters, by the compiled code."""
+    found = []
+    for k in range(3):
+        ends = []
+        for step in (-1e-5, 1e-5):
+            p = np.zeros(3)
+            p[k] = step
+            A = Projector(*beam(kind, p), "footprint", "numba", "float64")
+            ends.append(np.sum(x * (A.H @ y)) if adjoint else np.sum(y * (A @ x)))
+        found.append((ends[1] - ends[0]) / 2e-5)
+    return np.array(found)
+
+
+def data(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    A = Projector(*beam(kind, np.zeros(3)), "footprint", precision="float64")
+    return A.domain.random(0), A.codomain.random(1)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_differentiates_in_the_geometry(kind: str, adjoint: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = data(kind)
+    p = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    A = Projector(*beam(kind, p), "footprint", precision="float64")
+    assert A.backend == "portable"
+    tx, ty = torch.tensor(x, requires_grad=True), torch.tensor(y)
+    total = (tx * (A.H @ ty)).sum() if adjoint else (ty * (A @ tx)).sum()
+    total.backward()
+    wanted = differences(kind, x, y, adjoint)
+    np.testing.assert_allclose(p.grad.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    fixed = Projector(*beam(kind, np.zeros(3)), "footprint", precision="float64")
+    np.testing.assert_allclose(tx.grad.numpy(), fixed.H @ y, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["fan", "unaligned"])
+def test_jax_differentiates_in_the_geometry(kind: str) -> None:
+    jax = pytest.importorskip("jax")
+    x, y = data(kind)
+    with jax.enable_x64(True):
+
+        def total(p: Any) -> Any:
+            A = Projector(*beam(kind, p), "footprint", precision="float64")
+            return jax.numpy.sum(jax.numpy.asarray(y) * (A @ jax.numpy.asarray(x)))
+
+        zero = jax.numpy.zeros(3)
+        found = jax.jit(jax.grad(total))(zero)
+        moved = jax.jvp(total, (zero,), (jax.numpy.asarray([0.3, 1.0, -0.5]),))[1]
+    wanted = differences(kind, x, y, False)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(moved, wanted @ [0.3, 1.0, -0.5], rtol=1e-5, atol=1e-5)
