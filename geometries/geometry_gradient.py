@@ -51,6 +51,11 @@ class GeometryOperator(Operator):
             raise GeometryError("geometry_operator takes an array: the volume that is projected")
         base.domain.check_shape(x, f"{base.name}.geometry_operator")
         trajectory = base.geometry.trajectory
+        if base.model == "footprint":
+            raise GeometryError(
+                "geometry_operator follows rays, which model 'footprint' has not; build the "
+                "projector from torch or JAX numbers and differentiate it"
+            )
         if trajectory.detector.surface is not None:
             raise GeometryError(
                 "geometry_operator has no parameters of surfaces; build a portable projector from "

@@ -167,6 +167,8 @@ def _numbers(projector: Projector, like: Array) -> _Numbers:
     xp = arrays.namespace(frames)
     parts = [frames[:, k, :] for k in range(frames.shape[1])]
     grid, detector = projector.grid, projector.geometry.detector
+    if projector.offsets is None:
+        detector = detector.host
     pitch, offset = (1.0, *detector.pitch)[-2:], (0.0, *detector.offset)[-2:]
     if grid.dims == 2:
         zero, one = xp.zeros_like(frames[:, 0, :1]), xp.ones_like(frames[:, 0, :1])

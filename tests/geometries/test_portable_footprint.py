@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_footprint import scans
+from footprint_scans import scans
 
 from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector
 from geometries.kernels import portable_footprint
+from linops import arrays
+from linops.errors import GeometryError
 from linops.testing import check_operator
 
 NAMES = tuple(scans())
@@ -36,19 +38,16 @@ def test_weights_are_the_compiled_ones(name: str, profile: str) -> None:
         np.testing.assert_allclose(found.ravel(), sums, rtol=1e-12, atol=1e-12 * sums.max())
 
 
-@pytest.mark.parametrize("precision", ["fast", "float32"])
 @pytest.mark.parametrize("name", NAMES)
-def test_precisions_agree(name: str, precision: str) -> None:
-    exact, found = pair(name)[0], pair(name, precision)[1]
+def test_precisions_agree(name: str) -> None:
+    exact, found = pair(name)[0], pair(name, "fast")[1]
     x, y = exact.domain.random(0), exact.codomain.random(1)
     wanted, back = exact @ x, exact.H @ y
     assert np.abs(found @ x.astype("float32") - wanted).max() <= 2e-6 * np.abs(wanted).max()
     assert np.abs(found.H @ y.astype("float32") - back).max() <= 2e-6 * np.abs(back).max()
 
 
-@pytest.mark.parametrize(
-    ("name", "precision"), [("fan", "fast"), ("aligned", "float64"), ("helix", "float64")]
-)
+@pytest.mark.parametrize(("name", "precision"), [("aligned", "fast"), ("helix", "float64")])
 def test_it_keeps_the_contract(name: str, precision: str) -> None:
     check_operator(pair(name, precision)[1])
 
@@ -57,10 +56,16 @@ def test_batches_of_voxels_change_rounding_alone(monkeypatch: pytest.MonkeyPatch
     for name in ("fan", "helix"):
         A, B = pair(name)
         x, y = A.domain.random(0), A.codomain.random(1)
-        monkeypatch.setattr(portable_footprint, "_BYTES", 1 << 13)
+        monkeypatch.setattr(portable_footprint, "_BYTES", 1 << 9)
         assert portable_footprint._batches(portable_footprint._scan(B))[1] > 2
         np.testing.assert_allclose(B @ x, A @ x, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=1e-12, atol=1e-13)
+
+
+def test_the_operator_of_rays_is_refused() -> None:
+    A = pair("fan")[0]
+    with pytest.raises(GeometryError, match="footprint"):
+        A.geometry_operator(A.domain.random(0))
 
 
 FLAT, SOLID = Grid((6, 7), (1.1, 0.7), (0.3, -0.2)), Grid((4, 5, 6), (0.9, 0.8, 0.7))
@@ -68,13 +73,14 @@ TURNS = np.array([0.231, 0.811, 1.431])
 
 
 def beam(kind: str, p: Any) -> tuple[Any, Grid]:
-    """A scan whose angles, axis and distance move with p (3,)."""
-    angles = p[0] + TURNS
-    panel = Detector((5, 6), (0.8, 1.1), (0.11, -0.17))
+    """A scan whose angles, axis, distance, offset and pitch move with p (5,)."""
+    angles = p[0] + arrays.convert(TURNS, p)
+    row = Detector(8, 1.1 + p[4], 0.13 + p[3])
+    panel = Detector((5, 6), (0.8, 1.1 + p[4]), (0.11, -0.17 + p[3]))
     if kind == "parallel":
-        return ParallelBeam(angles, Detector(8, 0.91, 0.13)), FLAT
+        return ParallelBeam(angles, row), FLAT
     if kind == "fan":
-        return FanBeam(angles, Detector(8, 1.3, 0.13), 12.0 + p[1], 20.0 + p[2]), FLAT
+        return FanBeam(angles, row, 12.0 + p[1], 20.0 + p[2]), FLAT
     if kind == "unaligned":
         return ParallelBeam(angles, panel), SOLID
     return ConeBeam(angles, panel, 12.0 + p[1], 20.0 + p[2]), SOLID
@@ -86,10 +92,10 @@ KINDS = ("parallel", "fan", "unaligned", "cone")
 def differences(kind: str, x: np.ndarray, y: np.ndarray, adjoint: bool) -> np.ndarray:
     """Central differences of <y, A x> in the parameters, by the compiled code."""
     found = []
-    for k in range(3):
+    for k in range(5):
         ends = []
         for step in (-1e-5, 1e-5):
-            p = np.zeros(3)
+            p = np.zeros(5)
             p[k] = step
             A = Projector(*beam(kind, p), "footprint", "numba", "float64")
             ends.append(np.sum(x * (A.H @ y)) if adjoint else np.sum(y * (A @ x)))
@@ -98,7 +104,7 @@ def differences(kind: str, x: np.ndarray, y: np.ndarray, adjoint: bool) -> np.nd
 
 
 def data(kind: str) -> tuple[np.ndarray, np.ndarray]:
-    A = Projector(*beam(kind, np.zeros(3)), "footprint", precision="float64")
+    A = Projector(*beam(kind, np.zeros(5)), "footprint", precision="float64")
     return A.domain.random(0), A.codomain.random(1)
 
 
@@ -107,7 +113,7 @@ def data(kind: str) -> tuple[np.ndarray, np.ndarray]:
 def test_torch_differentiates_in_the_geometry(kind: str, adjoint: bool) -> None:
     torch = pytest.importorskip("torch")
     x, y = data(kind)
-    p = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    p = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     A = Projector(*beam(kind, p), "footprint", precision="float64")
     assert A.backend == "portable"
     tx, ty = torch.tensor(x, requires_grad=True), torch.tensor(y)
@@ -115,11 +121,11 @@ def test_torch_differentiates_in_the_geometry(kind: str, adjoint: bool) -> None:
     total.backward()
     wanted = differences(kind, x, y, adjoint)
     np.testing.assert_allclose(p.grad.numpy(), wanted, rtol=1e-5, atol=1e-5)
-    fixed = Projector(*beam(kind, np.zeros(3)), "footprint", precision="float64")
+    fixed = Projector(*beam(kind, np.zeros(5)), "footprint", precision="float64")
     np.testing.assert_allclose(tx.grad.numpy(), fixed.H @ y, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["fan", "unaligned"])
+@pytest.mark.parametrize("kind", ["cone"])
 def test_jax_differentiates_in_the_geometry(kind: str) -> None:
     jax = pytest.importorskip("jax")
     x, y = data(kind)
@@ -129,9 +135,9 @@ def test_jax_differentiates_in_the_geometry(kind: str) -> None:
             A = Projector(*beam(kind, p), "footprint", precision="float64")
             return jax.numpy.sum(jax.numpy.asarray(y) * (A @ jax.numpy.asarray(x)))
 
-        zero = jax.numpy.zeros(3)
+        zero = jax.numpy.zeros(5)
         found = jax.jit(jax.grad(total))(zero)
-        moved = jax.jvp(total, (zero,), (jax.numpy.asarray([0.3, 1.0, -0.5]),))[1]
+        moved = jax.jvp(total, (zero,), (jax.numpy.asarray([0.3, 1.0, -0.5, 0.7, 0.2]),))[1]
     wanted = differences(kind, x, y, False)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(moved, wanted @ [0.3, 1.0, -0.5], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(moved, wanted @ [0.3, 1.0, -0.5, 0.7, 0.2], rtol=1e-5, atol=1e-5)
