@@ -59,6 +59,8 @@ def chosen(
         raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
     shape = _profile_of(model, profile)
     derived = followed(trajectory)
+    if model == "footprint":
+        _refuse_shapes(trajectory)
     reasons = _hindrances(grid, precision)
     if derived and backend == "numba":
         reasons.append("a derivative in the geometry is followed, which compiled code has not")
@@ -111,6 +113,18 @@ def _selected(backend: str, reasons: list[str]) -> str:
         stacklevel=5,
     )
     return "portable"
+
+
+def _refuse_shapes(trajectory: Trajectory) -> None:
+    """What no values are needed to tell that it has no footprint."""
+    detector = trajectory.detector
+    if detector.surface is not None:
+        raise GeometryError("a detector that is a surface has no footprint; use model='siddon'")
+    if trajectory.kind == "parallel" and detector.curvature is not None:
+        raise GeometryError(
+            f"a parallel beam on a curved detector (curvature {detector.curvature}) has no "
+            "footprint here; use model='siddon'"
+        )
 
 
 def _profile_of(model: str, profile: str | None) -> str | None:

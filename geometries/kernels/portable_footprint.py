@@ -22,6 +22,7 @@ from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_scan import VolumeScan
 from linops import arrays
 from linops.arrays import Array
+from linops.errors import GeometryError
 from linops.transforms.pytree import decoded
 
 if TYPE_CHECKING:
@@ -167,9 +168,7 @@ def _numbers(projector: Projector, like: Array) -> _Numbers:
     xp = arrays.namespace(frames)
     parts = [frames[:, k, :] for k in range(frames.shape[1])]
     grid, detector = projector.grid, projector.geometry.detector
-    if projector.offsets is None:
-        detector = detector.host
-    pitch, offset = (1.0, *detector.pitch)[-2:], (0.0, *detector.offset)[-2:]
+    pitch, offset = _sampling(projector, frames)
     if grid.dims == 2:
         zero, one = xp.zeros_like(frames[:, 0, :1]), xp.ones_like(frames[:, 0, :1])
         parts = [xp.concat([part, zero], axis=1) for part in parts]
@@ -193,6 +192,29 @@ def _numbers(projector: Projector, like: Array) -> _Numbers:
     columns, rows = make(first, centers, u, v, start, spacing, pitch, middles, flat)
     real = (view >= window[0]) & (view < window[1])
     return _Numbers(columns, rows, real, tuple(places))
+
+
+def _sampling(projector: Projector, like: Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Pitch and offset of the detector along rows and columns, (v, u); numbers or 0-d arrays."""
+    detector = projector.geometry.detector
+    if projector.offsets is None or not detector.parameters:
+        host = detector.host
+        return (1.0, *host.pitch)[-2:], (0.0, *host.offset)[-2:]
+    rows = detector.shape[:-1]
+    if detector.curvature is not None or 1 in detector.shape:
+        raise GeometryError(
+            "model 'footprint' follows the pitch and offset of flat detectors with at least two "
+            f"cells along each axis, got shape {detector.shape}"
+            + ("" if detector.curvature is None else " on a cylinder")
+        )
+    lines = [projector.offsets[0, 0, :, 0]]  # type: ignore[index]
+    if rows:
+        lines.insert(0, projector.heights)
+    wide = arrays.dtype_of(like)
+    ends = [arrays.convert(arrays.cast(line, wide), like) for line in lines]
+    pitch = [(line[-1] - line[0]) / (line.shape[0] - 1) for line in ends]
+    offset = [0.5 * (line[0] + line[-1]) for line in ends]
+    return (1.0, *pitch)[-2:], (0.0, *offset)[-2:]
 
 
 def _parallel(
