@@ -69,9 +69,7 @@ def test_the_operator_of_rays_is_refused() -> None:
 
 
 def test_surfaces_have_no_footprint() -> None:
-    detector = Detector(
-        7, 1.0, 0.0, Surface(lambda a, b, view, depth: np.stack([a, 0 * a, 0 * a], -1))
-    )
+    detector = Detector(7, 1.0, 0.0, Surface(lambda a, b, view: np.stack([a, 0 * a, 0 * a], -1)))
     with pytest.raises(GeometryError, match="surface"):
         Projector(ParallelBeam(TURNS, detector), FLAT, "footprint")
 
