@@ -7,7 +7,8 @@ from typing import Any
 
 from linops.arrays import Array
 from linops.compiled import pool
-from sharding.executors.shared import SharedEngine, in_turn, run
+from sharding.executors.interpreter import in_turn, run
+from sharding.executors.shared import SharedEngine
 from sharding.program import Program
 
 __all__ = ["Engine"]

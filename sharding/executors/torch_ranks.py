@@ -28,7 +28,7 @@ from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
-from sharding.executors.shared import Blocks
+from sharding.executors.blocks import Blocks
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program

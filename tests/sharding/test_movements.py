@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import linops as lo
-from sharding.executors.shared import Blocks, run
+from sharding.executors.blocks import Blocks
+from sharding.executors.interpreter import run
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, real_range, share_of
@@ -61,7 +62,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
     size: int, below: int, above: int, periodic: bool
 ) -> None:
     """`<halo x, y> == <x, halo_add y>`, with windows wider than a share and around a ring."""
-    from sharding.executors.shared import _Machine
+    from sharding.executors.interpreter import _Machine
     from sharding.steps import Halo, HaloAdd
 
     space = lo.Space((size, 3), "float64")

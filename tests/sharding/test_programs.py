@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import linops as lo
 from sharding.cost import Machine
 from sharding.devices import Worker
-from sharding.executors.shared import Blocks, run
+from sharding.executors.blocks import Blocks
+from sharding.executors.interpreter import run
 from sharding.mesh import Mesh
 from sharding.options import options
 from sharding.program import Program

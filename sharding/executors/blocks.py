@@ -1,0 +1,70 @@
+"""The blocks of a plan's leaves on real ranges of planes, made when first used and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from linops.operator import LinearOperator, Operator
+from sharding.banding import banded
+from sharding.states import real_range
+from sharding.steps import (
+    Compute,
+    Loop,
+)
+
+__all__ = ["Blocks"]
+
+
+class Blocks:
+    """The blocks of a plan's leaves, made when they are first used and kept.
+
+    Parameters
+    ----------
+    mesh
+        Devices along each mesh axis.
+    """
+
+    def __init__(self, mesh: tuple[int, ...], coordinates: Sequence[tuple[int, ...]]) -> None:
+        self._mesh, self._coordinates = mesh, tuple(coordinates)
+        self._made: dict[tuple[int, int], Operator | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, step: Compute, device: int) -> Operator | None:
+        """The block of a leaf on a device, before `adjoint`; None where its share is empty."""
+        key = (step.number, device)
+        if key not in self._made:
+            with self._lock:
+                if key not in self._made:
+                    self._made[key] = self._make(step, device)
+        return self._made[key]
+
+    def fresh(self) -> Blocks:
+        """The same leaves, their blocks made anew: for arrays that change or carry a graph."""
+        return Blocks(self._mesh, self._coordinates)
+
+    def linearised(self, points: dict[tuple[int, int], Any]) -> Blocks:
+        """Blocks of the Jacobians at the local inputs `points`, by leaf and device."""
+        made = Blocks(self._mesh, self._coordinates)
+        for key, block in self._made.items():
+            if block is None or isinstance(block, LinearOperator):
+                made._made[key] = block
+            else:
+                made._made[key] = block.jacobian(points[key])
+        return made
+
+    def _make(self, step: Compute, device: int) -> Operator | None:
+        from linops.algebra.blocks import extent
+
+        operator, at = step.operator, self._coordinates[device]
+        for m, name in enumerate(step.cuts):
+            if name is None:
+                continue
+            lo, hi = real_range(extent(step.operator, name), self._mesh[m], at[m])
+            if lo == hi:
+                return None
+            operator = operator.block(name, lo, hi)
+        if isinstance(step, Loop) and isinstance(operator, LinearOperator):
+            return banded(operator, *step.bands)
+        return operator
