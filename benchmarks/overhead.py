@@ -1,6 +1,6 @@
 """What compositions cost beside the work in their leaves: python -m benchmarks.overhead
 
-Figures A82 to A86 and A88 of the requirements, on 64 float32 entries (A86: 10^6). The unit is the
+Figures A82 to A88 of the requirements, on 64 float32 entries (A86: 10^6, A87: 1024^2). The unit is the
 raw loop: the same functions of the leaves called one after another. All cases of a table run
 interleaved in one process, the garbage collector off; the best of the repeats counts. SciPy, PyLops
 and JAX take part where they are installed.
@@ -252,6 +252,30 @@ def jitted(repeats: int, calls: int) -> None:
     compare("A88 chain of 20 in jit", "jnp, arrays closed over", cases, "1.3", repeats, calls)
 
 
+def one_pass(repeats: int) -> None:
+    """A87: the weighted gram of a gradient, fused, beside its factors and PyLops."""
+    space = lo.Space((1024, 1024), "float32", ("y", "x"))
+    rng = np.random.default_rng(3)
+    D = lo.Gradient(space)
+    w = rng.random(D.codomain.shape).astype("float32")
+    W, x = lo.Diagonal(w, D.codomain), space.random(0)
+    fused = D.H @ W @ D
+    cases: Cases = {
+        "factor by factor (NumPy)": lambda: D.H @ (W @ (D @ x)),
+        "D.H @ W @ D": lambda: fused @ x,
+    }
+    try:
+        import pylops
+    except ImportError:
+        pass
+    else:
+        G = pylops.Gradient((1024, 1024), kind="forward", edge=False, dtype="float32")
+        theirs = G.H @ pylops.Diagonal(w.ravel(), dtype="float32") @ G
+        flat = x.ravel()
+        cases["pylops"] = lambda: theirs @ flat
+    compare("A87 weighted gram, 1024^2", "factor by factor (NumPy)", cases, "0.2", repeats, 2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=40, help="of which the best counts")
@@ -267,6 +291,7 @@ def main() -> None:
     building(pairs, x, others, options.repeats, options.calls)
     jitted(options.repeats, options.calls)
     large(options.repeats)
+    one_pass(options.repeats)
 
 
 if __name__ == "__main__":
