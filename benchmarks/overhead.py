@@ -1,7 +1,7 @@
 """What compositions cost beside the work in their leaves: python -m benchmarks.overhead
 
-Figures A82 to A88 of the requirements, on 64 float32 entries (A86: 10^6, A87: 1024^2). The unit is the
-raw loop: the same functions of the leaves called one after another. All cases of a table run
+Figures A82 to A88 of the requirements, on 64 float32 entries (A86: 10^6, A87: 1024^2). The unit is
+the raw loop: the same functions of the leaves called one after another. All cases of a table run
 interleaved in one process, the garbage collector off; the best of the repeats counts. SciPy, PyLops
 and JAX take part where they are installed.
 """

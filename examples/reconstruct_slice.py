@@ -171,12 +171,18 @@ def methods(task: Task) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     yield "CGLS", "stops at the noise", lambda: cgls(white, white_y, iterations=60, atol=level)
     yield "SIRT", "stops at the noise", lambda: sirt(B, y, iterations=150, atol=noise)
     # From here on the prior competes with a misfit of about 1 a measurement, whatever the units.
-    yield "TV", "Adam, from FBP", lambda: tv(
-        B, y, x0=start(task), weights=weights, weight=2.5, learning_rate=0.01, iterations=50
+    yield (
+        "TV",
+        "Adam, from FBP",
+        lambda: tv(
+            B, y, x0=start(task), weights=weights, weight=2.5, learning_rate=0.01, iterations=50
+        ),
     )
     prior = QGGMRF(B.domain, sigma_x=0.01)
-    yield "VCD", "QGGMRF prior, from FBP", lambda: vcd(
-        B, y, prior, x0=start(task), weights=weights, bounds=(0, None), iterations=5
+    yield (
+        "VCD",
+        "QGGMRF prior, from FBP",
+        lambda: vcd(B, y, prior, x0=start(task), weights=weights, bounds=(0, None), iterations=5),
     )
 
 
