@@ -20,7 +20,7 @@ from sharding.partitions import Request
 from sharding.placement import Placement
 from sharding.plans import Plan, Settings
 from sharding.program import Program
-from sharding.states import Replicated, Sharded, States
+from sharding.states import Partial, Replicated, Sharded, States
 from sharding.steps import Add, Compute, Value
 from sharding.writer import Writer
 
@@ -64,7 +64,7 @@ def draft(
     for m, n in enumerate(mesh.shape):
 
         def allowed(leaf: Operator, way: Option, m: int = m) -> bool:
-            if settings.deterministic and _contracted(leaf, way):
+            if settings.deterministic and _adds_up(leaf, way):
                 return False
             return request.allows(m, leaf, way)
 
@@ -166,5 +166,8 @@ def placement_of(mesh: Mesh, shape: tuple[int, ...], states: States) -> Placemen
     )
 
 
-def _contracted(leaf: Operator, way: Option) -> bool:
-    return way.cut is not None and leaf.rule.relation(way.cut) is Relation.CONTRACTED
+def _adds_up(leaf: Operator, way: Option) -> bool:
+    """Whether its results are partial sums, of which there are more on more devices."""
+    if way.cut is not None:
+        return leaf.rule.relation(way.cut) is Relation.CONTRACTED
+    return any(isinstance(state, Partial) for state in (*way.reads, *way.makes))

@@ -237,3 +237,12 @@ def test_predicted_memory_holds(n: int, partition: str) -> None:
         tracemalloc.stop()
         predicted = max(peaks(program, 1, p.machine.at_once(n))) - x.nbytes
         assert 0.8 * predicted <= peak <= 1.05 * predicted, (peak / predicted, program.steps)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_deterministic_plans_add_nothing_up_over_devices(n: int) -> None:
+    for name in ("projector", "projector over gradient", "gram with weights"):
+        p = plan(compositions.LINEAR[name](), devices=Described.several(n), deterministic=True)
+        for program in (p.forward, p.adjoint):
+            kinds = {step.kind for step in program.steps}
+            assert not kinds & {"AllReduce", "ReduceScatter", "Extend"}, name
