@@ -67,7 +67,8 @@ def looped(program: Program, chunks: Mapping[str, int]) -> Program:
                 }
             )
             raise PlacementError(
-                f"chunks: no leaf loops over an axis {name!r}; some do over {', '.join(able)}"
+                f"chunks: no leaf loops over an axis {name!r}; "
+                + (f"some do over {', '.join(able)}" if able else "none loops over any axis")
             )
     return replace(program, steps=tuple(steps))
 
@@ -99,7 +100,10 @@ def _band(
         first, last = lo - halo, hi + halo
     total = extent_of(operator.domain, operator.rule.domain, name)
     cuts = positions(operator.rule.domain, name)
-    crop = Crop.along(operator.domain, cuts, max(first, 0), min(last, total), operator.rule.domain)
+    # A band of what a padding adds reads no plane at all, and lies on either side of the array.
+    first = min(max(first, 0), total)
+    last = max(min(last, total), first)
+    crop = Crop.along(operator.domain, cuts, first, last, operator.rule.domain)
     made: LinearOperator = block @ crop
     return made
 

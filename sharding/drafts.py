@@ -79,7 +79,7 @@ def draft(
         if found is None:
             raise PlacementError(
                 f"{operator.name} cannot be planned along mesh axis {mesh.names[m]!r}: no way of "
-                "running its leaves joins the states that are asked for"
+                f"running its leaves joins the states that are asked for{_fix(settings)}"
             )
         decided.append((found, n))
     assignments = tuple(a for a, _ in decided)
@@ -104,6 +104,15 @@ def draft(
             adjoint = _renumbered(back.forward, len(graph.leaves))
     return Plan(
         operator, graph, mesh, settings, assignments, forward, adjoint, domain, codomain, ()
+    )
+
+
+def _fix(settings: Settings) -> str:
+    if not settings.deterministic:
+        return ""
+    return (
+        "; deterministic=True splits no contracted axis: leave it out, or cut an axis that the "
+        "result keeps (partition='auto' finds one)"
     )
 
 

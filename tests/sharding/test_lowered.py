@@ -255,6 +255,27 @@ def test_bands_change_no_result(chunks: dict[str, int]) -> None:
         assert_close(B.H @ y, A.H @ y)
 
 
+def test_bands_that_lie_in_a_padding_read_nothing() -> None:
+    space = lo.Space((5, 4), "float64", ("z", "x"))
+    x = space.random(0)
+    for n in (1, 3):
+        B = plan(lo.Pad(space, {"z": (1, 2)}), devices=n, chunks={"z": 1}).lower()
+        y = B.codomain.random(1)
+        assert_close(B @ x, np.pad(x, ((1, 2), (0, 0))))
+        assert_close(B.H @ y, y[1:6])
+
+
+def test_a_deterministic_plan_that_would_split_a_sum_says_what_to_leave_out() -> None:
+    total = lo.SumOver(lo.Space((5, 4), axes=("z", "x")), "z")
+    with pytest.raises(PlacementError, match="deterministic=True splits no contracted axis"):
+        plan(total, devices=2, partition="z", deterministic=True)
+
+
+def test_bands_of_a_functional_are_refused() -> None:
+    with pytest.raises(PlacementError, match="over an axis 'z'; none loops over any axis"):
+        plan(lo.L1(lo.Space((5, 4), axes=("z", "x"))), devices=2, chunks={"z": 1})
+
+
 def test_bands_of_an_axis_that_nobody_has_are_refused() -> None:
     with pytest.raises(PlacementError, match="no leaf loops over an axis 'time'"):
         plan(compositions.projector(), chunks={"time": 3})
