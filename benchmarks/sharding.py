@@ -9,6 +9,7 @@ median of the repeats counts. Ratios to the operator as it is, on as many thread
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -74,6 +75,27 @@ def scaling(size: int, repeats: int) -> None:
             print(f"  {name:16} {case:24} {seconds:9.4f}  {base / seconds:6.2f}x")
 
 
+def on_jax_devices(size: int, repeats: int) -> None:
+    """`shard_map` and a worker a device, on host devices that share the cores."""
+    try:
+        import jax
+    except ImportError:
+        print("jax is not installed: left out")
+        return
+    print(f"JAX host devices, {size}^3 (seconds, ratio to one device)")
+    for name, A in operators(size).items():
+        cases: Cases = {}
+        for executor in ("shard_map", "threads"):
+            for n in (1, 2, 4):
+                p = plan(A, devices=list(jax.devices()[:n]), executor=executor)
+                B, x = p.lower(), p.domain_placement.put(A.domain.ones())
+                cases[f"{executor} {n}"] = lambda B=B, x=x: (B @ x).block_until_ready()
+        found = medians(cases, repeats)
+        for case, seconds in found.items():
+            base = found[f"{case.rsplit(' ', 1)[0]} 1"]
+            print(f"  {name:16} {case:24} {seconds:9.4f}  {base / seconds:6.2f}x")
+
+
 def weak(size: int, repeats: int) -> None:
     """The stencil on planes that grow with the shares: time should stay."""
     cores = pool.workers()
@@ -126,8 +148,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
+    # JAX reads it once, when its back end starts.
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     scaling(given.size, given.repeats)
     weak(given.size, given.repeats)
+    on_jax_devices(given.size, given.repeats)
     overhead(given.repeats)
     projected(512)
 
