@@ -18,7 +18,7 @@ from linops.elementary.windows import (
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
-from linops.space import AnySpace, ProductSpace
+from linops.space import AnySpace, ProductSpace, Space
 
 __all__ = ["Cast", "Identity", "Zero"]
 
@@ -145,13 +145,15 @@ class Cast(LinearOperator):
     domain
         What comes in.
     codomain
-        A space of the same shape in another precision.
+        A space of the same shape in another precision, or the dtype alone.
     """
 
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, domain: AnySpace, codomain: AnySpace) -> None:
+    def __init__(self, domain: AnySpace, codomain: Any) -> None:
+        if not isinstance(codomain, (Space, ProductSpace)):
+            codomain = domain.with_dtype(codomain)
         if domain.shape != codomain.shape or [m.is_complex for m in domain.members] != [
             m.is_complex for m in codomain.members
         ]:

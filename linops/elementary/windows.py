@@ -38,6 +38,9 @@ __all__ = [
 Cut = tuple[int, int]
 """Member of a space, and axis within it, that a window cuts."""
 
+Pairs = Mapping[str | int, tuple[int, int]] | Sequence[tuple[int, int]]
+"""Two numbers for some axes by name or number, or for each axis in order."""
+
 
 class Crop(LinearOperator):
     """A range of planes along some axes.
@@ -47,16 +50,16 @@ class Crop(LinearOperator):
     space
         What is cropped.
     ranges
-        `{axis: (start, stop)}`, axes by name or number.
+        `{axis: (start, stop)}`, axes by name or number; or one pair for each axis.
     """
 
     batched = True
     _exact: ClassVar[bool] = True
     _aliases = True
 
-    def __init__(self, space: Space, ranges: Mapping[str | int, tuple[int, int]]) -> None:
+    def __init__(self, space: Space, ranges: Pairs) -> None:
         cuts, small = [], space
-        for axis, (start, stop) in ranges.items():
+        for axis, (start, stop) in _by_axis(space, ranges, "Crop", "(start, stop)").items():
             number = axis_number(space, axis)
             if not 0 <= start <= stop <= space.shape[number]:
                 raise ShapeError(
@@ -121,15 +124,16 @@ class Pad(LinearOperator):
     space
         What is padded.
     widths
-        `{axis: (before, after)}`, planes of zeros, axes by name or number.
+        `{axis: (before, after)}`, planes of zeros, axes by name or number; or one pair for each
+        axis, as NumPy takes them.
     """
 
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, space: Space, widths: Mapping[str | int, tuple[int, int]]) -> None:
+    def __init__(self, space: Space, widths: Pairs) -> None:
         cuts, large = [], space
-        for axis, (before, after) in widths.items():
+        for axis, (before, after) in _by_axis(space, widths, "Pad", "(before, after)").items():
             number = axis_number(space, axis)
             if before < 0 or after < 0:
                 raise ShapeError(
@@ -311,6 +315,23 @@ class PlaneMask(LinearOperator):
     def _complexified(self) -> LinearOperator:
         space = self.domain.complexified()
         return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
+
+
+def _by_axis(
+    space: Space, given: Pairs, owner: str, pair: str
+) -> Mapping[str | int, tuple[int, int]]:
+    named = given if isinstance(given, Mapping) else None
+    if named is None and isinstance(given, Sequence) and len(given) == space.ndim:
+        named = dict(enumerate(given))
+    if named is None or not all(
+        isinstance(two, Sequence) and not isinstance(two, str) and len(two) == 2
+        for two in named.values()
+    ):
+        raise ShapeError(
+            f"{owner} of {space} takes {{axis: {pair}}}, or one such pair for each of its "
+            f"{space.ndim} axes, got {given!r}"
+        )
+    return named
 
 
 def axis_number(space: Space, axis: str | int) -> int:

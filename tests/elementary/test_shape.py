@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import linops as lo
-from linops.errors import ShapeError
+from linops.errors import DTypeError, ShapeError
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
@@ -99,3 +99,25 @@ def test_products_of_flat_and_shaped_operators_have_the_shape_of_their_codomain(
         assert (A.H @ A.codomain.random(0)).shape == A.domain.shape
         dense = A.to_dense()
         assert np.array_equal(dense, flat.to_dense())
+
+
+def test_windows_take_one_pair_for_each_axis_too() -> None:
+    space = lo.Space((3, 4), "float64", ("y", "x"))
+    x = space.random(0)
+    np.testing.assert_array_equal(lo.Pad(space, [(1, 0), (2, 3)]) @ x, np.pad(x, [(1, 0), (2, 3)]))
+    np.testing.assert_array_equal(lo.Crop(space, ((1, 3), (0, 2))) @ x, x[1:3, :2])
+
+
+@pytest.mark.parametrize("given", [[(1, 0)], 3, "ab", {"y": 1}, {"y": (1, 2, 3)}])
+def test_windows_say_what_they_take(given: object) -> None:
+    space = lo.Space((3, 4), "float64", ("y", "x"))
+    for window in (lo.Pad, lo.Crop):
+        with pytest.raises(ShapeError, match=r"takes \{axis: \(.*\)\}, or one such pair"):
+            window(space, given)
+
+
+def test_a_cast_takes_a_dtype_alone() -> None:
+    space = lo.Space((3,), "float32")
+    assert lo.Cast(space, "float64").codomain.dtype == "float64"
+    with pytest.raises(DTypeError):
+        lo.Cast(space, "text")
