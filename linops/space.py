@@ -413,7 +413,8 @@ def _extents(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _dtype(dtype: Any) -> np.dtype:
-    name = str(dtype).rsplit(".", 1)[-1] if "torch" in sys.modules else None
+    # torch.float32 by its name; without torch nothing has a second one.
+    name = str(dtype).rsplit(".", 1)[-1] if "torch" in sys.modules else "no dtype"
     found: np.dtype
     try:
         found = np.dtype(dtype)

@@ -182,3 +182,9 @@ def test_a_space_lowers_an_operator_to_itself() -> None:
     S = lo.Space(3)
     A = lo.Identity(S)
     assert S.lower(A) is A
+
+
+@pytest.mark.parametrize("dtype", ["text", "no dtype", object(), "int32", "bfloat17"])
+def test_what_is_no_dtype_of_a_space_is_refused(dtype: object) -> None:
+    with pytest.raises(DTypeError, match="a space's dtype is one of"):
+        lo.Space(3, dtype)
