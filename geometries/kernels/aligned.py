@@ -25,8 +25,8 @@ from geometries.kernels.volume_scan import VolumeScan, pack
 from geometries.kernels.volume_tiles import (
     blocks,
     check,
+    common_rows,
     detector_tiles,
-    overlap,
     patches,
     plane_of,
     view_numbers,
@@ -211,12 +211,7 @@ def _common_rows(
     shift = aligned_shift(scan)
     if shift is None:
         raise GeometryError("the detector's rows are not aligned with slices; use kernel columns")
-    i0, i1 = overlap(first_row, local_rows, scan.shape[0])
-    k0, k1 = overlap(first_slice, local_slices, scan.grid_shape[0])
-    start, stop = max(i0, k0 - shift), min(i1, k1 - shift)
-    if start >= stop:
-        return 0, 0, 0
-    return start - first_row, start + shift - first_slice, stop - start
+    return common_rows(scan, shift, first_row, local_rows, first_slice, local_slices)
 
 
 @_compiled

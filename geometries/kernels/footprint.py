@@ -26,10 +26,18 @@ from geometries.kernels import footprint_tiles as tiles
 from geometries.kernels.footprint_views import table
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_scan import VolumeScan
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    blocks,
+    check,
+    common_rows,
+    detector_tiles,
+    overlap,
+    plane_of,
+    view_numbers,
+)
 from linops.compiled import pool
 
-__all__ = ["Footprint", "plane_of"]
+__all__ = ["Footprint"]
 
 Real = NDArray[np.floating]
 _TILE = 1 << 20  # bytes of a forward tile
@@ -74,9 +82,9 @@ class Footprint:
         batch, ly, lx, lz = volume.shape
         check("out", out, (batch, numbers.size, None, None))
         flat = volume.reshape(batch, ly * lx, lz)
-        plane = (*plane_of(scan, first_cell, ly, lx), lx)
+        plane = (*plane_of(scan, first_cell, ly, lx)[0], lx)
         if self._shift is not None:
-            common = self._common(scan, self._shift, first_row, out.shape[3], first_cell[0], lz)
+            common = common_rows(scan, self._shift, first_row, out.shape[3], first_cell[0], lz)
             cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
 
             def task(i: int) -> None:
@@ -159,7 +167,7 @@ class Footprint:
         width = scan.grid_shape[2]
         cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
         if self._shift is not None:
-            common = self._common(
+            common = common_rows(
                 scan, self._shift, first_row, out.shape[3], first_slice, values.shape[2]
             )
 
@@ -202,7 +210,7 @@ class Footprint:
         width = scan.grid_shape[2]
         cuts = blocks(positions.size, -(-positions.size // (4 * pool.workers())))
         if self._shift is not None:
-            common = self._common(
+            common = common_rows(
                 scan, self._shift, first_row, projections.shape[3], first_slice, out.shape[2]
             )
 
@@ -240,7 +248,7 @@ class Footprint:
         check("projections", projections, (None, numbers.size, None, None))
         batch, ly, lx, lz = out.shape
         check("out", out, (projections.shape[0], None, None, None))
-        plane = plane_of(scan, first_cell, ly, lx)
+        plane, _ = plane_of(scan, first_cell, ly, lx)
         cuts = [
             (b, y0, y1, x0, x1)
             for b in range(batch)
@@ -248,7 +256,7 @@ class Footprint:
             for x0, x1 in blocks(lx, _PATCH[1])
         ]
         if self._shift is not None:
-            common = self._common(
+            common = common_rows(
                 scan, self._shift, first_row, projections.shape[3], first_cell[0], lz
             )
 
@@ -268,27 +276,6 @@ class Footprint:
                 )  # fmt: skip
 
         pool.run(task, len(cuts))
-
-    def _common(
-        self, scan: VolumeScan, shift: int, first_row: int, rows: int, first_slice: int, slices: int
-    ) -> tuple[int, int, int]:
-        """(first local row, first local slice, count) of the planes that rows and slices share."""
-        i0, i1 = overlap(first_row, rows, scan.shape[0])
-        k0, k1 = overlap(first_slice, slices, scan.grid_shape[0])
-        start, stop = max(i0, k0 - shift), min(i1, k1 - shift)
-        if start >= stop:
-            return 0, 0, 0
-        return start - first_row, start + shift - first_slice, stop - start
-
-
-def plane_of(
-    scan: VolumeScan, first_cell: tuple[int, int, int], ly: int, lx: int
-) -> tuple[int, int, int, int]:
-    """The real cells (x0, x1, y0, y1) of a local plane in the whole grid."""
-    return (
-        *overlap(first_cell[2], lx, scan.grid_shape[2]),
-        *overlap(first_cell[1], ly, scan.grid_shape[1]),
-    )
 
 
 def _of_one(tile: tuple[int, int, int, int]) -> tuple[int, int, int]:

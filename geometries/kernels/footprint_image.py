@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geometries.kernels import footprint_planar
-from geometries.kernels.footprint import Footprint, plane_of
+from geometries.kernels.footprint import Footprint
 from geometries.kernels.volume_scan import VolumeScan
-from geometries.kernels.volume_tiles import blocks, detector_tiles, view_numbers
+from geometries.kernels.volume_tiles import blocks, detector_tiles, plane_of, view_numbers
 from linops.compiled import pool
 
 __all__ = ["PlanarFootprint"]
@@ -54,7 +54,7 @@ class PlanarFootprint:
         batch, ly, lx = image.shape
         turned = np.ascontiguousarray(np.swapaxes(image, 1, 2))
         place = (0, *first_cell)
-        plane = plane_of(self._scan, place, ly, lx)
+        plane, _ = plane_of(self._scan, place, ly, lx)
         cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
 
         def task(i: int) -> None:
@@ -113,7 +113,7 @@ class PlanarFootprint:
     ) -> None:
         batch, ly, lx = out.shape
         place = (0, *first_cell)
-        plane = plane_of(self._scan, place, ly, lx)
+        plane, _ = plane_of(self._scan, place, ly, lx)
         cuts = blocks(ly, -(-ly // (8 * pool.workers())))
 
         def task(i: int) -> None:

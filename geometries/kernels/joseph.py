@@ -26,7 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from geometries.kernels.joseph_rays import SIDES, samples
 from geometries.kernels.rays3d import columns_of_box, ray, rows_of_box
 from geometries.kernels.volume_scan import VolumeScan, pack
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    boxes,
+    check,
+    detector_tiles,
+    real_box,
+    view_numbers,
+)
 from geometries.surfaces import view_blocks
 from linops.compiled import pool
 
@@ -57,7 +63,7 @@ def forward(
     batch, ly, lx, lz = volume.shape
     check("out", out, (batch, numbers.size, None, None))
     packed, origin = pack(scan), first_cell[::-1]
-    box = _real_box(scan, first_cell, (lz, ly, lx))
+    box = real_box(scan, first_cell, (lz, ly, lx))
     flat = volume.reshape(batch, ly * lx * lz)
     for start, stop, places in _blocks(scan, numbers):
         tiles = detector_tiles(stop - start, out.shape[2], pool.workers())
@@ -111,14 +117,8 @@ def _back(
 ) -> None:
     batch, ly, lx, lz = out.shape
     packed, origin = pack(scan), first_cell[::-1]
-    box = _real_box(scan, first_cell, (lz, ly, lx))
-    tiles = [
-        (b, y0, y1, x0, x1, z0, z1)
-        for b in range(batch)
-        for y0, y1 in blocks(ly, _TILE[0])
-        for x0, x1 in blocks(lx, _TILE[1])
-        for z0, z1 in blocks(lz, _TILE[2])
-    ]
+    box = real_box(scan, first_cell, (lz, ly, lx))
+    tiles = boxes(batch, ly, lx, lz, _TILE)
     out[...] = 0
     for start, stop, places in _blocks(scan, numbers):
 
@@ -139,21 +139,8 @@ def _blocks(
     if scan.points is None:
         yield 0, numbers.size, np.zeros((0, 0, 0, 3))
         return
-    middle = np.asarray(scan.center[::-1], np.float64)
     for start, stop in view_blocks(scan.shape, numbers.size):
-        part = numbers[start:stop]
-        local = np.where((part >= 0) & (part < scan.views), part, 0)
-        yield start, stop, np.ascontiguousarray(np.swapaxes(scan.points(local) - middle, 1, 2))
-
-
-def _real_box(
-    scan: VolumeScan, first_cell: tuple[int, int, int], local: tuple[int, int, int]
-) -> tuple[int, ...]:
-    """The real cells (x0, x1, y0, y1, z0, z1) of a local box, numbered in the whole grid."""
-    result: list[int] = []
-    for axis in (2, 1, 0):
-        result.extend(overlap(first_cell[axis], local[axis], scan.grid_shape[axis]))
-    return tuple(result)
+        yield start, stop, scan.places(numbers[start:stop])
 
 
 @_compiled

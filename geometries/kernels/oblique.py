@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from geometries.kernels.rays3d import columns_of_box, ray, rows_of_box, walk
 from geometries.kernels.volume_scan import VolumeScan, pack
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    blocks,
+    boxes,
+    check,
+    detector_tiles,
+    overlap,
+    real_box,
+    view_numbers,
+)
 from linops.compiled import pool
 
 __all__ = ["adjoint", "adjoint_columns", "forward", "forward_columns", "gram_diagonal"]
@@ -53,7 +61,7 @@ def forward(
     batch, ly, lx, lz = volume.shape
     check("out", out, (batch, numbers.size, None, None))
     packed, origin = pack(scan), _origin(first_cell)
-    box = _real_box(scan, first_cell, (lz, ly, lx))
+    box = real_box(scan, first_cell, (lz, ly, lx))
     flat = volume.reshape(batch, ly * lx * lz)
     tiles = detector_tiles(numbers.size, out.shape[2], pool.workers())
 
@@ -186,16 +194,10 @@ def _back(
 ) -> None:
     packed, origin = pack(scan), _origin(first_cell)
     batch, ly, lx, lz = out.shape
-    box = _real_box(scan, first_cell, (lz, ly, lx))
+    box = real_box(scan, first_cell, (lz, ly, lx))
     if extent is None:
         extent = (projections.shape[2], projections.shape[3])
-    tiles = [
-        (b, y0, y1, x0, x1, z0, z1)
-        for b in range(batch)
-        for y0, y1 in blocks(ly, _TILE[0])
-        for x0, x1 in blocks(lx, _TILE[1])
-        for z0, z1 in blocks(lz, _TILE[2])
-    ]
+    tiles = boxes(batch, ly, lx, lz, _TILE)
 
     def task(i: int) -> None:
         _adjoint(*packed, numbers, projections, first, extent, out, origin, box, tiles[i],
@@ -206,16 +208,6 @@ def _back(
 
 def _origin(first_cell: tuple[int, int, int]) -> tuple[int, int, int]:
     return first_cell[2], first_cell[1], first_cell[0]
-
-
-def _real_box(
-    scan: VolumeScan, first_cell: tuple[int, int, int], local: tuple[int, int, int]
-) -> tuple[int, ...]:
-    """The real cells (x0, x1, y0, y1, z0, z1) of a local box, numbered in the whole grid."""
-    result: list[int] = []
-    for axis in (2, 1, 0):
-        result.extend(overlap(first_cell[axis], local[axis], scan.grid_shape[axis]))
-    return tuple(result)
 
 
 @_compiled

@@ -20,7 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from geometries.kernels.rays3d import ray, walk
 from geometries.kernels.volume_scan import VolumeScan
-from geometries.kernels.volume_tiles import blocks, check, detector_tiles, overlap, view_numbers
+from geometries.kernels.volume_tiles import (
+    boxes,
+    check,
+    detector_tiles,
+    real_box,
+    view_numbers,
+)
 from geometries.surfaces import view_blocks
 from linops.compiled import pool
 
@@ -47,7 +53,7 @@ def forward(
     check("volume", volume, (None, None, None, None))
     batch, ly, lx, lz = volume.shape
     check("out", out, (batch, numbers.size, None, None))
-    origin, box = first_cell[::-1], _real_box(scan, first_cell, (lz, ly, lx))
+    origin, box = first_cell[::-1], real_box(scan, first_cell, (lz, ly, lx))
     flat = volume.reshape(batch, ly * lx * lz)
     for start, stop in view_blocks(scan.shape, numbers.size):
         block = (scan.kind == "cone", *_rays_of(scan, numbers[start:stop]), start)
@@ -99,14 +105,8 @@ def _back(
     squared: bool,
 ) -> None:
     batch, ly, lx, lz = out.shape
-    origin, box = first_cell[::-1], _real_box(scan, first_cell, (lz, ly, lx))
-    tiles = [
-        (b, y0, y1, x0, x1, z0, z1)
-        for b in range(batch)
-        for y0, y1 in blocks(ly, _share(ly, _TILE[0]))
-        for x0, x1 in blocks(lx, _TILE[1])
-        for z0, z1 in blocks(lz, _TILE[2])
-    ]
+    origin, box = first_cell[::-1], real_box(scan, first_cell, (lz, ly, lx))
+    tiles = boxes(batch, ly, lx, lz, (_share(ly, _TILE[0]), *_TILE[1:]))
     out[...] = 0
     for start, stop in view_blocks(scan.shape, numbers.size):
         block = (scan.kind == "cone", *_rays_of(scan, numbers[start:stop]), start)
@@ -127,25 +127,14 @@ def _rays_of(scan: VolumeScan, numbers: NDArray[np.int64]) -> tuple[NDArray[Any]
 
     Points are relative to the grid's centre; spacing and counts are in (x, y, z) order.
     """
-    assert scan.points is not None
     real = (numbers >= 0) & (numbers < scan.views)
     local = np.where(real, numbers, 0)
     middle = np.asarray(scan.center[::-1], np.float64)
-    points = np.ascontiguousarray(np.swapaxes(scan.points(local) - middle, 1, 2))
+    points = scan.places(numbers)
     ends = scan.origins[local] - middle if scan.kind == "cone" else scan.directions[local]
     spacing = np.asarray(scan.spacing[::-1], np.float64)
     counts = np.asarray(scan.grid_shape[::-1], np.int64)
     return np.ascontiguousarray(ends), points, real, spacing, counts
-
-
-def _real_box(
-    scan: VolumeScan, first_cell: tuple[int, int, int], local: tuple[int, int, int]
-) -> tuple[int, ...]:
-    """The real cells (x0, x1, y0, y1, z0, z1) of a local box, numbered in the whole grid."""
-    result: list[int] = []
-    for axis in (2, 1, 0):
-        result.extend(overlap(first_cell[axis], local[axis], scan.grid_shape[axis]))
-    return tuple(result)
 
 
 @_compiled

@@ -67,6 +67,16 @@ class VolumeScan:
         """Number of views."""
         return int(self.centers.shape[0])
 
+    def places(self, numbers: NDArray[np.int64]) -> Array:
+        """Where the cells of a surface stand from the grid's centre, (views, cols, rows, 3).
+
+        Inert numbers have the places of view 0.
+        """
+        assert self.points is not None
+        local = np.where((numbers >= 0) & (numbers < self.views), numbers, 0)
+        middle = np.asarray(self.center[::-1], np.float64)
+        return np.ascontiguousarray(np.swapaxes(self.points(local) - middle, 1, 2))
+
     @classmethod
     def from_frames(cls, kind: str, frames: Array, detector: Detector, grid: Grid) -> VolumeScan:
         """The scan of frames `(views, 4, 3)`: source or direction, centre, u and v of each view.

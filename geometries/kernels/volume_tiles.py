@@ -17,11 +17,14 @@ from linops.errors import ShapeError
 
 __all__ = [
     "blocks",
+    "boxes",
     "check",
+    "common_rows",
     "detector_tiles",
     "overlap",
     "patches",
     "plane_of",
+    "real_box",
     "view_numbers",
 ]
 
@@ -48,6 +51,44 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
 def patches(ly: int, lx: int, side: int) -> list[tuple[int, int, int, int]]:
     """Tiles (y start, y stop, x start, x stop) of at most `side` by `side` voxel columns."""
     return [(*y, *x) for y in blocks(ly, side) for x in blocks(lx, side)]
+
+
+def boxes(
+    batch: int, ly: int, lx: int, lz: int, tile: tuple[int, int, int]
+) -> list[tuple[int, int, int, int, int, int, int]]:
+    """Tiles (member, y start, y stop, x start, x stop, z start, z stop) of at most `tile` voxels,
+    given as (y, x, z)."""
+    return [
+        (b, *y, *x, *z)
+        for b in range(batch)
+        for y in blocks(ly, tile[0])
+        for x in blocks(lx, tile[1])
+        for z in blocks(lz, tile[2])
+    ]
+
+
+def real_box(
+    scan: VolumeScan, first_cell: tuple[int, int, int], local: tuple[int, int, int]
+) -> tuple[int, ...]:
+    """The real cells (x0, x1, y0, y1, z0, z1) of a local box (z, y, x), numbered in the whole
+    grid."""
+    result: list[int] = []
+    for axis in (2, 1, 0):
+        result.extend(overlap(first_cell[axis], local[axis], scan.grid_shape[axis]))
+    return tuple(result)
+
+
+def common_rows(
+    scan: VolumeScan, shift: int, first_row: int, rows: int, first_slice: int, slices: int
+) -> tuple[int, int, int]:
+    """(first local row, first local slice, count) of the planes that rows and slices share, where
+    row i sees slice i + `shift`."""
+    i0, i1 = overlap(first_row, rows, scan.shape[0])
+    k0, k1 = overlap(first_slice, slices, scan.grid_shape[0])
+    start, stop = max(i0, k0 - shift), min(i1, k1 - shift)
+    if start >= stop:
+        return 0, 0, 0
+    return start - first_row, start + shift - first_slice, stop - start
 
 
 def plane_of(
