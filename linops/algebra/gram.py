@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -44,21 +43,8 @@ class Gram(LinearOperator):
         middle = [] if self.weights is None else [self.weights]
         return Product([self.base.H, *middle, self.base])
 
-    @cached_property
-    def _steps(self) -> tuple[Callable[[Any], Any], ...]:
-        middle = () if self.weights is None else (self.weights._forward,)
-        return (self.base._forward, *middle, self.base._backward)
-
-    @cached_property
-    def _fused(self) -> Callable[[np.ndarray], Any] | None:
-        return self.base._fused_gram(self.weights)
-
     def _apply(self, x: Any) -> Any:
-        if type(x) is np.ndarray and self._fused is not None:
-            return self._fused(x)
-        for step in self._steps:
-            x = step(x)
-        return x
+        return self.product._forward(x)
 
     def _apply_adjoint(self, y: Any) -> Any:
         if "self_adjoint" in self.tags:
