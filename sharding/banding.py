@@ -22,7 +22,7 @@ from linops.space import Space
 from sharding.program import Program
 from sharding.steps import Compute, Loop
 
-__all__ = ["banded", "looped", "may_loop"]
+__all__ = ["band_lengths", "banded", "looped", "may_loop"]
 
 
 def may_loop(leaf: Operator, name: str) -> bool:

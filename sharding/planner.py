@@ -19,7 +19,7 @@ from linops.operator import Operator
 from sharding import banding, fusion, partitions
 from sharding.devices import Worker, choose, machine_of, of_ranks
 from sharding.drafts import draft
-from sharding.graph import flatten
+from sharding.graph import Graph, flatten
 from sharding.mesh import Mesh
 from sharding.plans import Plan, Settings
 from sharding.states import real_range
@@ -107,7 +107,8 @@ def _chosen(
         return _by_batch(A, available, settings)
     # Ranks run all together: none of them is left out.
     fixed = None if devices is None and engine != "torch" else len(available)
-    request = partitions.request(flatten(A), partition, fixed)
+    graph = flatten(A)
+    request = partitions.request(graph, partition, fixed)
     if request.shape and math.prod(request.shape) > len(available):
         raise PlacementError(
             f"partition {partition!r} takes {math.prod(request.shape)} devices, there are "
@@ -117,7 +118,7 @@ def _chosen(
     for count in _counts(len(available), devices, request, engine):
         shape = request.shape or (count,)
         mesh = Mesh(available[: math.prod(shape)], shape, request.names or ("devices",))
-        plans.append(_cheapest(A, mesh, settings, request))
+        plans.append(_cheapest(A, graph, mesh, settings, request))
     useful = [p for p in plans if not _idle(p)] if len(plans) > 1 else plans
     best = useful[0]
     for other in useful[1:]:
@@ -136,13 +137,17 @@ def _counts(available: int, devices: Any, request: partitions.Request, engine: s
 
 
 def _cheapest(
-    operator: Operator, mesh: Mesh, settings: Settings, request: partitions.Request
+    operator: Operator,
+    graph: Graph,
+    mesh: Mesh,
+    settings: Settings,
+    request: partitions.Request,
 ) -> Plan:
     """The plan of the leaves, or one with neighbouring stencils fused where that costs less."""
-    best = draft(operator, mesh, settings, request)
+    best = draft(operator, mesh, settings, request, graph)
     if mesh.size == 1:
         return best
-    summed = fusion.with_whole_sums(operator, best.graph)
+    summed = fusion.with_whole_sums(operator, graph)
     if summed is not None:
         best = min(best, draft(operator, mesh, settings, request, summed), key=lambda p: p.seconds)
     improved = True

@@ -12,7 +12,6 @@ dual states; sharded and windowed are their own duals, replicated and partial ch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -114,8 +113,3 @@ def real_range(n: int, devices: int, i: int) -> tuple[int, int]:
     """The planes of `n` that device `i` of `devices` owns; the last shares may be empty."""
     share = share_of(n, devices)
     return min(i * share, n), min((i + 1) * share, n)
-
-
-def sharded_axes(states: Sequence[State]) -> tuple[int | None, ...]:
-    """For each mesh axis the array axis that it cuts, None where it cuts none."""
-    return tuple(s.axis if isinstance(s, (Sharded, Windowed)) else None for s in states)

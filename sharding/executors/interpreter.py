@@ -278,12 +278,6 @@ class _Machine:
             sums.append(total)
         self.held[out] = _Held(sums)
 
-    def _slice(self, step: Movement) -> _Held:
-        return self._recut(step)
-
-    def _all_gather(self, step: Movement) -> _Held:
-        return self._recut(step)
-
     def _recut(self, step: Movement) -> _Held:
         """Other views of what is there."""
         source, out = self.held[step.inputs[0]], step.outputs[0]
@@ -424,9 +418,6 @@ class _Machine:
             return _Held(pieces)
         return self._cut(out, whole if in_place else self._assembled(pieces, after))
 
-    def _halo(self, step: Movement) -> _Held:
-        return self._recut(step)
-
     def _assembled(self, pieces: Sequence[Array | None], value: Value) -> Array:
         """One array of what the devices own; copies are taken from the first."""
         whole = self._empty(value)
@@ -446,10 +437,10 @@ class _Machine:
 
 
 _MOVES: dict[type, Callable[[_Machine, Any], _Held]] = {
-    Slice: _Machine._slice,
-    AllGather: _Machine._all_gather,
+    Slice: _Machine._recut,
+    AllGather: _Machine._recut,
     AllToAll: _Machine._recut,
-    Halo: _Machine._halo,
+    Halo: _Machine._recut,
     Extend: _Machine._extend,
     AllReduce: _Machine._reduced,
     ReduceScatter: _Machine._reduced,

@@ -85,7 +85,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
         machine.held[first] = machine._cut(first, x)
         halo, add = forward.steps
         assert isinstance(halo, Halo) and isinstance(add, HaloAdd)
-        pieces = machine._halo(halo).pieces
+        pieces = machine._recut(halo).pieces
         for i, piece in enumerate(pieces):
             lo_, hi = window.ranges[i]
             planes = (
@@ -94,7 +94,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
                 else list(range(max(lo_, 0), min(hi, size)))
             )
             np.testing.assert_array_equal(piece, x[planes])
-        held = machine._halo(halo)
+        held = machine._recut(halo)
         held.pieces = [rng.standard_normal(piece.shape) for piece in held.pieces]
         left = sum(float((a * b).sum()) for a, b in zip(pieces, held.pieces, strict=True))
         machine.held[wide] = held
