@@ -15,6 +15,7 @@ import numpy as np
 
 from geometries.kernels import portable
 from geometries.kernels.portable_gradient import Frames, pull, push, unit
+from geometries.surface_gradient import SampledMoves, parameter_spaces, with_parameters
 from geometries.trajectory import Trajectory
 from linops import arrays
 from linops.arrays import Array
@@ -27,6 +28,7 @@ from linops.transforms.pytree import decoded
 from linops.transforms.torch_function import recording
 
 if TYPE_CHECKING:
+    from geometries.detector import Detector
     from geometries.projector import Projector
 
 __all__ = ["GeometryJacobian", "GeometryOperator", "project_followed"]
@@ -41,9 +43,11 @@ class GeometryOperator(Operator):
     """Frames to the projections of one volume: `A.geometry_operator(x)`.
 
     The domain is a tuple: sources (or directions), centers, u and, for volumes, v, `(views, dims)`
-    each. `jvp`, `vjp` and `jacobian` are the derivatives in them; axes and directions are
-    normalised, so moving one along itself changes nothing. Each call is checked like a new
-    projector; under a trace shapes alone are, and invalid frames give NaN.
+    each, then the parameters of the detector's surface, if it has one, in their own shapes and
+    dtypes. `jvp`, `vjp` and `jacobian` are the derivatives in them; axes and directions are
+    normalised, so moving one along itself changes nothing. Derivatives in parameters are there
+    where these belong to torch or JAX. Each call is checked like a new projector; under a trace
+    shapes alone are, and invalid frames give NaN.
     """
 
     def __init__(self, base: Projector, x: Array) -> None:
@@ -56,18 +60,13 @@ class GeometryOperator(Operator):
                 "geometry_operator follows rays, which model 'footprint' has not; build the "
                 "projector from torch or JAX numbers and differentiate it"
             )
-        if trajectory.detector.surface is not None:
-            raise GeometryError(
-                "geometry_operator has no parameters of surfaces; build a portable projector from "
-                "torch or JAX parameters and differentiate it"
-            )
         batch = tuple(x.shape)[: x.ndim - base.domain.ndim]
         views, dims = trajectory.views, trajectory.dims
         names = ["directions" if trajectory.sources is None else "sources", "centers", "u", "v"]
         member = Space((views, dims), _wide(x), ("view", "xyz"))
         axes = tuple(f"batch{k}" for k in range(len(batch))) + tuple(base.codomain.axes or ())
         super().__init__(
-            ProductSpace((member,) * (dims + 1)),
+            ProductSpace((member,) * (dims + 1) + parameter_spaces(trajectory.detector.surface)),
             Space((*batch, *base.codomain.shape), base.dtype, axes),
             precision=base.precision,
             name="Projector.geometry_operator",
@@ -76,28 +75,41 @@ class GeometryOperator(Operator):
         self.x = arrays.snapshot(x)
         self.names = tuple(names[: dims + 1])
 
-    def _apply(self, frames: tuple[Array, ...]) -> Array:
-        projector = self._projector(frames)
+    def _apply(self, point: tuple[Array, ...]) -> Array:
+        projector = self._projector(point)
         x = self.x
-        if not arrays.is_numpy(frames[0]) and arrays.is_numpy(x):
-            x = arrays.convert(x, frames[0])
+        like = next((part for part in point if not arrays.is_numpy(part)), point[0])
+        if not arrays.is_numpy(like) and arrays.is_numpy(x):
+            x = arrays.convert(x, like)
         found = projector(x)
-        like = frames[0]
         return found if arrays.is_jax(found) else arrays.convert(found, like)
 
-    def _jacobian(self, frames: tuple[Array, ...]) -> LinearOperator:
-        self._projector(frames)
-        base = self.base
-        offsets, heights = portable.cell_offsets(base.geometry.trajectory.host)
+    def _jacobian(self, point: tuple[Array, ...]) -> LinearOperator:
+        base, count = self.base, len(self.names)
+        trajectory = self._projector(point).geometry.trajectory
         x = arrays.cast(self.x, base.domain.dtype)
         setup = portable.setup_of(base, x)
-        cells = portable.part_of(setup, offsets, heights, base.window)[:2]
-        return GeometryJacobian(setup, frames, cells, base.window, x, False, False)
+        sampled = len(point) > count
+        offsets, heights = portable.cell_offsets(
+            trajectory if sampled else base.geometry.trajectory.host
+        )
+        heights = arrays.convert(heights, offsets)
 
-    def _projector(self, frames: tuple[Array, ...]) -> Projector:
-        trajectory = self.base.geometry.trajectory
-        v = frames[3] if len(frames) == 4 else None
-        new = Trajectory(trajectory.kind, *frames[:3], v, trajectory.detector)
+        cells = portable.part_of(setup, offsets, heights, base.window)[:2]
+        moved = GeometryJacobian(setup, point[:count], cells, base.window, x, sampled, False)
+        if not sampled:
+            return moved
+
+        def sample(detector: Detector) -> Array:
+            offsets = portable.surface_offsets(detector, trajectory.views)
+            return portable.part_of(setup, offsets, heights, base.window)[0]
+
+        return moved @ SampledMoves(self.domain, moved.domain, trajectory.detector, sample)
+
+    def _projector(self, point: tuple[Array, ...]) -> Projector:
+        trajectory, count = self.base.geometry.trajectory, len(self.names)
+        detector = with_parameters(trajectory.detector, point[count:])
+        new = Trajectory(trajectory.kind, *point[:3], point[3] if count == 4 else None, detector)
         return self.base.with_geometry(new)
 
 

@@ -147,6 +147,16 @@ class Surface:
         numbers = chosen if self._chosen is None else self._chosen[chosen]
         return made._fill(self.sampler, self.parameters, numbers, self._free)
 
+    def with_parameters(self, parameters: Sequence[Array]) -> Surface:
+        """The same sampler with other parameters, of as many and of the same shapes."""
+        shapes = [tuple(p.shape) for p in self.parameters]
+        given = [tuple(p.shape) for p in parameters]
+        if given != shapes:
+            raise ShapeError(f"parameters of a surface have shapes {given}; they are {shapes}")
+        made = Surface(self.sampler, parameters)
+        object.__setattr__(made, "_chosen", self._chosen)
+        return made
+
     def detached(self) -> Surface:
         """The same surface with parameters that carry no graph; itself where it is that.
 

@@ -28,6 +28,7 @@ from linops.transforms.pytree import decoded
 from linops.transforms.torch_function import recording
 
 if TYPE_CHECKING:
+    from geometries.detector import Detector
     from geometries.projector import Projector
     from geometries.trajectory import Trajectory
 
@@ -45,6 +46,7 @@ __all__ = [
     "scan_of",
     "setup_of",
     "squares",
+    "surface_offsets",
     "windowed",
 ]
 
@@ -143,12 +145,18 @@ def cell_offsets(trajectory: Trajectory) -> tuple[Array, Array]:
     detector = trajectory.detector
     surface = detector.surface
     if surface is not None:
-        offsets = surface.offsets(detector, range(trajectory.views), trajectory.views)
-        return _with_rows(offsets), np.zeros((1, *detector.shape)[-2])
+        offsets = surface_offsets(detector, trajectory.views)
+        return offsets, np.zeros((1, *detector.shape)[-2])
     along, depth = arrays.unify(*detector.column_offsets())
     xp = arrays.namespace(along)
     offsets = xp.stack([along, xp.zeros_like(along), depth], axis=-1)
     return offsets[None, None, ...], detector.rows()
+
+
+def surface_offsets(detector: Detector, views: int) -> Array:
+    """Offsets of the cells of a surface along u, v and n, `(views, rows, cols, 3)`."""
+    assert detector.surface is not None
+    return _with_rows(detector.surface.offsets(detector, range(views), views))
 
 
 def _host_offsets(projector: Projector) -> tuple[np.ndarray, np.ndarray]:

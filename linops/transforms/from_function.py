@@ -22,7 +22,7 @@ from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space
 
-__all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function"]
+__all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function", "linearized"]
 
 _PROBED = 1 << 22
 
@@ -83,6 +83,13 @@ def from_function(
     else:
         operator._transposed()
     return operator
+
+
+def linearized(
+    apply: Callable[[Any], Any], x: Any
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """The derivative at `x`, an array of JAX or torch, and its adjoint; both take such arrays."""
+    return _engine("jax" if arrays.is_jax(x) else "torch").linearize(apply, x)
 
 
 class DerivedLinear(LinearOperator):
