@@ -1,0 +1,138 @@
+"""One process that imports everything once and forks groups of ranks, as many as it is told.
+
+`python rank_nursery.py`, then a line "WORLD FOLDER" on its input for each group. Every rank of the
+group runs all checks of `rank_checks` and writes what it found to FOLDER/RANK.json; "done" comes
+back when all of them have ended.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compositions
+import pytest
+import torch
+import torch._dynamo  # DTensors import it with their first derivative
+import torch.distributed as dist
+from rank_checks import CHECKS
+from rank_checks.register import projector, raises
+
+from linops.errors import PlacementError
+from sharding.agreement import settle
+
+LIMIT = 300.0
+
+
+def main() -> None:
+    """Serve groups until the input ends."""
+    torch.set_num_threads(1)  # no thread may run where processes are forked
+    _warm()
+    for line in sys.stdin:
+        world, folder = line.split(maxsplit=1)
+        _group(int(world), Path(folder.strip()))
+        print("done", flush=True)
+
+
+def _warm() -> None:
+    """Compiled kernels and lazy imports, once for all ranks."""
+    for A in (projector((5, 4), 5), *(make() for make in compositions.LINEAR.values())):
+        A.H @ (A @ A.domain.ones())
+    gc.freeze()  # pages of what exists now stay shared
+
+
+def _group(world: int, folder: Path) -> None:
+    ranks = [_forked(rank, world, folder) for rank in range(world)]
+    until = time.monotonic() + LIMIT
+    while ranks:
+        ranks = [pid for pid in ranks if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        if time.monotonic() > until:
+            for pid in ranks:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            return
+        time.sleep(0.02)
+
+
+def _forked(rank: int, world: int, folder: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        output = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        code = _rank(rank, world, folder)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Past the threads of the group: a rank that failed ends at once.
+    os._exit(code)
+
+
+def _rank(rank: int, world: int, folder: Path) -> int:
+    _start(rank, world, folder / "group", seconds=20)
+    found: dict[str, str] = {}
+    spent: dict[str, float] = {}
+    for name, check in CHECKS.items():
+        begin = time.process_time()
+        try:
+            check(rank, world)
+            found[name] = ""
+        except (Exception, pytest.fail.Exception):
+            found[name] = traceback.format_exc()
+        spent[name] = round(time.process_time() - begin, 2)
+        try:
+            # Where all failed alike, the next check can run.
+            fine = torch.tensor([not found[name]], dtype=torch.int64)
+            dist.all_reduce(fine)
+        except RuntimeError:
+            break
+        if 0 < int(fine) < world:
+            break
+    else:
+        if world == 2:
+            found["a_latecomer_is_named"] = _latecomer(rank, world, folder)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    print("processor seconds:", dict(sorted(spent.items(), key=lambda item: -item[1])))
+    return any(found.values())
+
+
+def _latecomer(rank: int, world: int, folder: Path) -> str:
+    """A rank that does not come is named once the group's time is up."""
+    try:
+        dist.destroy_process_group()
+        _start(rank, world, folder / "late", seconds=3)
+        settle("all here")
+        if rank == 1:
+            time.sleep(8)
+        else:
+            raises(PlacementError, "[1] did not come", lambda: settle("one is missing"))
+    except (Exception, pytest.fail.Exception):
+        return traceback.format_exc()
+    return ""
+
+
+def _start(rank: int, world: int, file: Path, seconds: float) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{file}",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=seconds),
+    )
+
+
+if __name__ == "__main__":
+    main()
