@@ -63,7 +63,10 @@ def draft(
     decided: list[tuple[Assignment, int]] = []
     for m, n in enumerate(mesh.shape):
 
-        def allowed(leaf: Operator, way: Option, m: int = m) -> bool:
+        def allowed(leaf: Operator, way: Option, m: int = m, n: int = n) -> bool:
+            if n == 1:
+                # One device has the whole: nothing is cut, added up, or moved.
+                return way.whole
             if settings.deterministic and _adds_up(leaf, way):
                 return False
             return request.allows(m, leaf, way)

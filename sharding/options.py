@@ -35,9 +35,9 @@ class Option:
     makes: tuple[State, ...]
 
     @property
-    def divides(self) -> bool:
-        """Whether each device does a share of the work only."""
-        return self.cut is not None
+    def whole(self) -> bool:
+        """Whether each device does all of it on a whole input."""
+        return self.cut is None and all(state == REPLICATED for state in self.reads)
 
 
 def options(operator: Operator, devices: int) -> tuple[Option, ...]:

@@ -16,7 +16,6 @@ from linops.operator import Operator
 from linops.rule import Relation
 from sharding.graph import Graph
 from sharding.options import Option, options
-from sharding.states import REPLICATED
 
 __all__ = ["Request", "near_square", "request"]
 
@@ -38,7 +37,7 @@ class Request:
         if not self.names:
             return True
         if self.names == ("batch",):
-            return way.cut is None and all(state == REPLICATED for state in way.reads)
+            return way.whole
         mine = _names_in(leaf, self.names[m])
         if mine:
             return way.cut in mine

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sharding.program import Program
-from sharding.states import Partial, Replicated, Sharded, State, States, Windowed
+from sharding.states import (
+    PARTIAL,
+    REPLICATED,
+    Partial,
+    Replicated,
+    Sharded,
+    State,
+    States,
+    Windowed,
+)
 from sharding.steps import Add, Compute, Extend, Movement, Step, Value, movement
 
 __all__ = ["Writer", "reverse"]
@@ -26,7 +35,7 @@ def reverse(program: Program, closing: Sequence[States] | None = None) -> Progra
         value = program.values[k]
         entry = writer.value(Value(value.space, states))
         entries.append(entry)
-        cotangents.setdefault(k, []).append(writer.to(entry, value.dual().states))
+        cotangents.setdefault(k, []).append(writer.to(entry, _cotangent(program, k).states))
 
     def total(k: int) -> int:
         parts = cotangents.pop(k, [])
@@ -34,7 +43,7 @@ def reverse(program: Program, closing: Sequence[States] | None = None) -> Progra
             raise ValueError(f"value {k} of the program is made and never read")
         if len(parts) == 1:
             return parts[0]
-        out = writer.value(program.values[k].dual())
+        out = writer.value(_cotangent(program, k))
         writer.steps.append(Add(tuple(parts), (out,)))
         return out
 
@@ -45,12 +54,12 @@ def reverse(program: Program, closing: Sequence[States] | None = None) -> Progra
                 cotangents.setdefault(k, []).append(got)
         elif isinstance(step, Movement):
             got = total(step.outputs[0])
-            back = writer.to(got, program.values[step.inputs[0]].dual().states)
+            back = writer.to(got, _cotangent(program, step.inputs[0]).states)
             cotangents.setdefault(step.inputs[0], []).append(back)
         else:
             assert isinstance(step, Compute)
             got_all = tuple(total(k) for k in step.outputs)
-            duals = tuple(program.values[k].dual() for k in step.inputs)
+            duals = tuple(_cotangent(program, k) for k in step.inputs)
             joined = _before_extension(writer, got_all) if _replicated(program, step) else None
             if joined is not None:
                 # Run once on the whole instead of on every summand.
@@ -61,13 +70,22 @@ def reverse(program: Program, closing: Sequence[States] | None = None) -> Progra
                 replace(step, inputs=got_all, outputs=made, adjoint=not step.adjoint)
             )
             for k, number in zip(step.inputs, made, strict=True):
-                back = writer.to(number, program.values[k].dual().states)
+                back = writer.to(number, _cotangent(program, k).states)
                 cotangents.setdefault(k, []).append(back)
     targets = closing or [program.values[k].states for k in program.inputs]
     outputs = [
         writer.to(total(k), states) for k, states in zip(program.inputs, targets, strict=True)
     ]
     return writer.program(entries, outputs)
+
+
+def _cotangent(program: Program, k: int) -> Value:
+    """The cotangent of a value: dual states, but along one device copies and summands are one."""
+    value = program.values[k].dual()
+    for m, (n, state) in enumerate(zip(program.mesh, value.states, strict=True)):
+        if n == 1 and state == PARTIAL:
+            value = value.with_state(m, REPLICATED)
+    return value
 
 
 def _replicated(program: Program, step: Step) -> bool:
