@@ -180,10 +180,10 @@ def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
 def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:
     """Whether the whole output needs the whole input: not so for a crop, nor around a ring,
     where it comes with the planes beyond both ends."""
-    if relation is not Relation.ALIGNED:
-        return True
     if operator.rule.periodic(name):
         return False
+    if relation is not Relation.ALIGNED:
+        return True
     lo, hi = operator._input_range(name, 0, extent(operator, name))
     return lo <= 0 and hi >= extent_of(operator.domain, operator.rule.domain, name)
 

@@ -269,6 +269,20 @@ def test_a_deterministic_plan_that_would_split_a_sum_says_what_to_leave_out() ->
     total = lo.SumOver(lo.Space((5, 4), axes=("z", "x")), "z")
     with pytest.raises(PlacementError, match="deterministic=True splits no contracted axis"):
         plan(total, devices=2, partition="z", deterministic=True)
+    alone = plan(total, devices=1, partition="z", deterministic=True).lower()
+    x = total.domain.random(1)
+    np.testing.assert_array_equal(alone @ x, total @ x)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_an_added_axis_around_a_ring_comes_with_both_its_ends(n: int) -> None:
+    space = lo.Space((4,), "float64", ("a",))
+    ring = lo.Convolve(space, np.array([1.0, 10.0, 100.0]), boundary="periodic")
+    A = lo.concat([ring, 3 * ring], axis="a")
+    x = np.arange(1.0, 5.0)
+    once = np.array([412.0, 123.0, 234.0, 341.0])
+    B = plan(A, devices=n, partition="a").lower()
+    np.testing.assert_array_equal(B @ x, np.concatenate([once, 3 * once]))
 
 
 def test_bands_of_a_functional_are_refused() -> None:
