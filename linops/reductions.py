@@ -2,13 +2,14 @@
 
 NumPy sums fixed blocks in a fixed order, so results depend neither on threads nor on memory
 order. A namespace without float64 (JAX without x64) sums compensated pairs under a trace (after
-Ogita, Rump, Oishi 2005, algorithm Dot2, here as a tree), and on the host elsewhere.
+Ogita, Rump, Oishi 2005, algorithm Dot2, here row by row), and on the host elsewhere.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["dot", "paired_dot"]
+__all__ = ["dot", "paired_dot", "summed_pairs"]
 
 _BLOCK = 1 << 16
+_ROWS = 64
 
 
 def dot(a: Array, b: Array, ndim: int, host: bool = True) -> Any:
@@ -85,15 +87,16 @@ def _dot_jax(a: Array, b: Array, ndim: int, host: bool) -> Any:
     return high + low
 
 
-def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
+def paired_dot(a: Array, b: Array, ndim: int, ordered: bool = False) -> tuple[Array, Array]:
     """`dot` of JAX arrays as two summands, of which the second is what the first rounds away.
 
-    With x64 the first is in float64 and the second is 0.
+    With x64 the first is in float64 and the second is 0. `ordered`: the same bits whatever else is
+    compiled around it, in x64 by compensated pairs too.
     """
     jax = sys.modules["jax"]
     jnp = jax.numpy
     complex_ = arrays.dtype_of(a).kind == "c"
-    if jax.config.jax_enable_x64:
+    if jax.config.jax_enable_x64 and not ordered:
         dtype = jnp.complex128 if complex_ else jnp.float64
         product = jnp.conj(a).astype(dtype) * b.astype(dtype)
         high = jnp.sum(product, axis=tuple(range(-ndim, 0))) if ndim else product
@@ -120,31 +123,72 @@ def _added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array
 
 @functools.cache
 def _compiled_dot2() -> Any:
-    # Outside a trace too: one program, not twenty small ones for each halving.
+    # Outside a trace too: one program, not twenty small ones.
     return sys.modules["jax"].jit(_dot2)
 
 
 def _dot2(a: Array, b: Array) -> tuple[Array, Array]:
+    return _over_rows((a, b), _product)
+
+
+def summed_pairs(high: Array, low: Array) -> tuple[Array, Array]:
+    """Sums of JAX arrays along their last axis: `(high, low)`, `low` what is rounded away."""
+    return _over_rows((high, low), lambda high, low: (high, low))
+
+
+def _over_rows(operands: Sequence[Array], pair: Callable[..., Any]) -> tuple[Array, Array]:
+    """The sum of `pair` along the last axis: rows are added up in a loop, again and again, until
+    one entry is left. A loop, for a tree takes seconds to compile."""
+    jax = sys.modules["jax"]
+    jnp, lax = jax.numpy, jax.lax
+    n = operands[0].shape[-1]
+    if n < 2:
+        high, low = (jnp.sum(x, axis=-1) for x in pair(*operands))
+        return high, low
+    width = -(-n // _ROWS)
+    rows = -(-n // width)
+    pad = [(0, 0)] * (operands[0].ndim - 1) + [(0, rows * width - n)]
+    operands = [jnp.pad(x, pad) for x in operands]
+
+    def row(k: Any) -> Any:
+        return pair(*(lax.dynamic_slice_in_dim(x, k * width, width, axis=-1) for x in operands))
+
+    total = lax.fori_loop(1, rows, lambda k, total: _added(total, row(k)), row(0))
+    return summed_pairs(*total)
+
+
+def _product(a: Array, b: Array) -> tuple[Array, Array]:
     jnp = sys.modules["jax"].numpy
+    if sys.modules["jax"].config.jax_enable_x64:
+        # A compiler fuses a product into the sum behind it or not, but never past its last bit.
+        high = _masked(-2, a.astype(jnp.float64) * b.astype(jnp.float64))
+        return high, jnp.zeros_like(high)
     # Products of halves of the digits are exact, so it is all one whether a compiler rounds them
     # or fuses them into the sum behind.
     (ah, al), (bh, bl) = _halves(a.astype(jnp.float32)), _halves(b.astype(jnp.float32))
-    high, low = ah * bh, (ah * bl + al * bh) + al * bl
-    while high.shape[-1] > 1:
-        if high.shape[-1] % 2:
-            pad = [(0, 0)] * (high.ndim - 1) + [(0, 1)]
-            high, low = jnp.pad(high, pad), jnp.pad(low, pad)
-        half = high.shape[-1] // 2
-        high, low = _added((high[..., :half], low[..., :half]), (high[..., half:], low[..., half:]))
-    if high.shape[-1] == 0:
-        nothing = jnp.zeros(high.shape[:-1], jnp.float32)
-        return nothing, nothing
-    return high[..., 0], low[..., 0]
+    return ah * bh, (ah * bl + al * bh) + al * bl
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
     """The first twelve digits of float32 numbers, and the others."""
-    jax = sys.modules["jax"]
-    bits = jax.lax.bitcast_convert_type(x, jax.numpy.int32) & -4096
-    high = jax.lax.bitcast_convert_type(bits, jax.numpy.float32)
+    high = _masked(-4096, x)
     return high, x - high
+
+
+def _masked(mask: int, x: Array) -> Array:
+    """Numbers with some of their last bits cleared; its derivative is that of the identity."""
+    return _cleared()(mask, x)
+
+
+@functools.cache
+def _cleared() -> Any:
+    jax = sys.modules["jax"]
+    lax = jax.lax
+
+    def clear(mask: int, x: Array) -> Array:
+        integers = jax.numpy.int64 if x.dtype.itemsize == 8 else jax.numpy.int32
+        return lax.bitcast_convert_type(lax.bitcast_convert_type(x, integers) & mask, x.dtype)
+
+    made = jax.custom_jvp(clear, nondiff_argnums=(0,))
+    made.defjvp(lambda mask, primals, tangents: (made(mask, *primals), *tangents))
+    return made

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -132,7 +132,7 @@ class Space:
         """
         self.validate(a)
         self.validate(b)
-        return self._dot(a, b, True)
+        return self._dots([(self, a, b)], True)[0]
 
     def norm(self, a: Array) -> Any:
         """The Euclidean norm, accumulated in float64; types as for `inner`."""
@@ -215,8 +215,12 @@ class Space:
     def _zeros(self, batch: tuple[int, ...], like: Array | None) -> Array:
         return arrays.zeros((*batch, *self.shape), self.dtype, arrays.exemplar(like))
 
-    def _dot(self, a: Array, b: Array, host: bool) -> Any:
-        return dot(a, b, self.ndim, host)
+    _reduces_with: ClassVar[Hashable] = None
+    # Spaces of one placement reduce together: their inner products are handed to one of them.
+
+    def _dots(self, terms: Sequence[tuple[Any, Array, Array]], host: bool) -> list[Any]:
+        """The inner products of `(space, a, b)`, each space one that reduces with this one."""
+        return [dot(a, b, space.ndim, host) for space, a, b in terms]
 
     def __str__(self) -> str:
         return f"{self.describe_shape()} {self.dtype}"
@@ -308,10 +312,7 @@ class ProductSpace:
         """The sum of the members' inner products."""
         self.validate(a)
         self.validate(b)
-        terms = [
-            space.inner(left, right) for space, left, right in zip(self.spaces, a, b, strict=True)
-        ]
-        return sum(terms[1:], terms[0])
+        return _added(_reduced(list(zip(self.spaces, a, b, strict=True)), True))
 
     def norm(self, a: tuple[Array, ...]) -> Any:
         """The Euclidean norm over all members."""
@@ -386,19 +387,34 @@ def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:
     Nothing is read to the host, so loops without host decisions use it; a sharded space reduces
     all of them together.
     """
-    values = []
+    terms: list[_Term] = []
     for space, a, b in products:
         space.validate(a)
         space.validate(b)
-        pairs = zip(
-            space.members,
-            a if isinstance(space, ProductSpace) else (a,),
-            b if isinstance(space, ProductSpace) else (b,),
-            strict=True,
-        )
-        terms = [member._dot(left, right, False) for member, left, right in pairs]
-        values.append(sum(terms[1:], terms[0]))
-    return tuple(values)
+        several = isinstance(space, ProductSpace)
+        terms += zip(space.members, a if several else (a,), b if several else (b,), strict=True)
+    found = iter(_reduced(terms, False))
+    return tuple(_added([next(found) for _ in space.members]) for space, _, _ in products)
+
+
+_Term = tuple[Space, Array, Array]
+
+
+def _reduced(terms: Sequence[_Term], host: bool) -> list[Any]:
+    """The inner products of `(space, a, b)`; those that can be are reduced together."""
+    groups: dict[Any, list[int]] = {}
+    for k, (space, _, _) in enumerate(terms):
+        groups.setdefault(space._reduces_with, []).append(k)
+    found: list[Any] = [None] * len(terms)
+    for members in groups.values():
+        values = terms[members[0]][0]._dots([terms[k] for k in members], host)
+        for k, value in zip(members, values, strict=True):
+            found[k] = value
+    return found
+
+
+def _added(values: Sequence[Any]) -> Any:
+    return sum(values[1:], values[0])
 
 
 def _extents(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -108,8 +108,13 @@ class PlacedSpace(Space):
         shape = (*batch, *self.shape)
         return self.placement.home.full(self.placement, shape, self.dtype, 0, like)
 
-    def _dot(self, a: Array, b: Array, host: bool) -> Any:
-        return self.placement.home.dot(self.placement, a, b, self.ndim, host)
+    @property
+    def _reduces_with(self) -> Any:  # type: ignore[override]
+        return self.placement.mesh, self._plan.deterministic
+
+    def _dots(self, terms: Sequence[tuple[Any, Array, Array]], host: bool) -> list[Any]:
+        placed = [(space.placement, a, b, space.ndim) for space, a, b in terms]
+        return self.placement.home.dots(placed, host, self._plan.deterministic)
 
 
 class PlacedProductSpace(ProductSpace):

@@ -13,7 +13,6 @@ Where arrays live is said in `sharding/homes/jax_devices.py`, what blocks and ha
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpacked
 from sharding.executors import collectives
 from sharding.executors.padded import Blocks, Slot, description
-from sharding.homes.jax_devices import constrained, jax_mesh, named_sharding
+from sharding.homes.jax_devices import constrained, enqueuing, jax_mesh, named_sharding
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import Partial, Sharded, Windowed
@@ -62,7 +61,7 @@ class Engine:
         body, leaves = self._body(program)
         traced = any(map(arrays.is_traced, (*inputs, *leaves)))
         if not traced:
-            with _lock(self.plan.mesh.devices):
+            with enqueuing(self.plan.mesh.devices):
                 return list(body.compiled(*inputs, *leaves))
         pair = self._pair(program)
         if pair is None:
@@ -368,9 +367,3 @@ def applied(
 def _shared(body: _Body) -> _Body:
     """The one body of this structure, with its compiled program."""
     return body
-
-
-@functools.lru_cache(maxsize=64)
-def _lock(devices: tuple[Any, ...]) -> Any:
-    """Programs with collectives are enqueued one after the other on a set of devices."""
-    return threading.Lock()

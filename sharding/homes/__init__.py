@@ -5,13 +5,17 @@ Together with `linops/arrays.py` this is the only door through which arrays reac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["Home", "forbid", "home_of", "refuse"]
+__all__ = ["Home", "Term", "forbid", "home_of", "refuse"]
+
+Term = tuple["Placement", Any, Any, int]
+"""One inner product: placement, both elements, and how many axes they have without batch axes."""
 
 
 class Home(Protocol):
@@ -41,8 +45,13 @@ class Home(Protocol):
     def sharding(self, placement: Placement, ndim: int) -> Any:
         """The devices' own word for the placement."""
 
-    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
-        """`linops.reductions.dot` of two elements over all devices, padding left out."""
+    def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
+        """`linops.reductions.dot` of pairs of elements over all devices, padding left out, in one
+        reduction where there is one.
+
+        `ordered`: the planes of cut axes are summed one by one and then in the order of the whole
+        axis, so that results are the same bits on any number of devices.
+        """
 
 
 _FILES = {

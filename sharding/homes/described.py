@@ -17,11 +17,11 @@ class Nowhere:
 
     apart = True
 
-    def put(self, placement: Placement, x: Any) -> NoReturn:
+    def put(self, *_: Any) -> NoReturn:
         """Raises: nothing lives there."""
         _refuse()
 
-    gather = full = dot = put
+    gather = full = dots = put
 
     def holds(self, placement: Placement, x: Any) -> bool:
         """Never."""

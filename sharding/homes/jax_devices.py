@@ -8,17 +8,20 @@ a full array on one device but `gather`, whose result is one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linops import arrays
 from linops.errors import PlacementError
-from linops.reductions import dot, paired_dot
+from linops.reductions import dot
 
 if TYPE_CHECKING:
+    from sharding.homes import Term
     from sharding.mesh import Mesh
     from sharding.placement import Placement
 
@@ -27,6 +30,7 @@ __all__ = [
     "JaxDevices",
     "constrained",
     "distrust",
+    "enqueuing",
     "jax_mesh",
     "joined",
     "named_sharding",
@@ -129,24 +133,35 @@ class JaxDevices:
         cut = [None if a is None else placement.position(a, ndim) for a in placement.axes]
         return named_sharding(placement.mesh, tuple(cut), ndim)
 
-    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
+    def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         """One reduction in one program: padding is left out, whatever stands there."""
-        if not (arrays.is_jax(a) and arrays.is_jax(b)):
-            a, b = (x if placement.holds(x) else arrays.to_numpy(x) for x in (a, b))
-            if arrays.is_numpy(a) and arrays.is_numpy(b):
-                return dot(a, b, ndim, host)
-        a, b = placement.put(a), placement.put(b)
-        traced = arrays.is_traced(a) or arrays.is_traced(b)
-        if traced:
-            sharding = self.sharding(placement, a.ndim)
-            a, b = constrained(a, sharding), constrained(b, sharding)
-        high, low = _dot_program(placement, ndim)(a, b)
-        if not host or traced or high.ndim:
-            return high + low
-        value = np.asarray(high.addressable_data(0)).astype(
-            "complex128" if high.dtype.kind == "c" else "float64"
-        )
-        return (value + np.asarray(low.addressable_data(0))).item()
+        from sharding.homes import jax_reductions
+
+        found: list[Any] = [None] * len(terms)
+        placed: dict[int, tuple[Placement, int]] = {}
+        operands: list[Any] = []
+        for k, (placement, a, b, ndim) in enumerate(terms):
+            if not (arrays.is_jax(a) and arrays.is_jax(b)):
+                a, b = (x if placement.holds(x) else arrays.to_numpy(x) for x in (a, b))
+                if arrays.is_numpy(a) and arrays.is_numpy(b):
+                    found[k] = dot(a, b, ndim, host)
+                    continue
+            placed[k] = placement, ndim
+            operands += (self._held(placement, x) for x in (a, b))
+        if not placed:
+            return found
+        program = jax_reductions.program(tuple(placed.values()), ordered)
+        traced = any(map(arrays.is_traced, operands))
+        with enqueuing(() if traced else terms[0][0].devices):
+            pairs = program(*operands)
+        for k, (high, low) in zip(placed, pairs, strict=True):
+            on_host = host and not traced and not high.ndim
+            found[k] = _read(high, low) if on_host else high + low
+        return found
+
+    def _held(self, placement: Placement, x: Any) -> Any:
+        x = placement.put(x)
+        return constrained(x, self.sharding(placement, x.ndim)) if arrays.is_traced(x) else x
 
 
 HOME = JaxDevices()
@@ -169,6 +184,19 @@ _distrusted: set[tuple[Any, Any]] = set()
 def distrust(pairs: Sequence[tuple[Any, Any]]) -> None:
     """From now on copies between these devices, `(from, to)`, go through the host."""
     _distrusted.update(pairs)
+
+
+@contextlib.contextmanager
+def enqueuing(devices: Sequence[Any]) -> Iterator[None]:
+    """While a program with collectives is handed to its devices: no two reach them in different
+    orders, or each would wait for the other."""
+    with contextlib.ExitStack() as held:
+        for device in sorted(set(devices), key=lambda device: int(device.id)):
+            held.enter_context(_locks.setdefault(device, threading.RLock()))
+        yield
+
+
+_locks: dict[Any, Any] = {}
 
 
 def constrained(x: Any, sharding: Any) -> Any:
@@ -349,60 +377,9 @@ def _replicated(mesh: Any) -> Any:
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-@functools.lru_cache(maxsize=256)
-def _dot_program(placement: Placement, ndim: int) -> Any:
-    """Both halves of the inner product, on every device."""
-    import jax
-    from jax.sharding import PartitionSpec
-
-    jnp, lax = jax.numpy, jax.lax
-    mesh = placement.mesh
-    assert mesh is not None
-    axes = [None if a is None else placement.position(a, ndim) for a in placement.axes]
-    cutting = tuple(
-        name
-        for name, axis, n in zip(mesh.names, axes, mesh.shape, strict=True)
-        if axis is not None and n > 1
+def _read(high: Any, low: Any) -> Any:
+    """The number of which two 0-d arrays are the halves."""
+    value = np.asarray(high.addressable_data(0)).astype(
+        "complex128" if high.dtype.kind == "c" else "float64"
     )
-
-    def real(x: Any) -> Any:
-        for axis in sorted({a for a in axes if a is not None}):
-            names = tuple(n for n, a in zip(mesh.names, axes, strict=True) if a == axis)
-            share = x.shape[axis - ndim]
-            size = placement.real_sizes[axes.index(axis)]
-            assert size is not None
-            if placement.padded_sizes[axes.index(axis)] == size:
-                continue
-            plane = jnp.arange(share) + lax.axis_index(names) * share
-            inside = (plane < size).reshape(-1, *(1,) * (ndim - 1 - axis))
-            x = jnp.where(inside, x, jnp.zeros((), x.dtype))
-        return x
-
-    def body(a: Any, b: Any) -> Any:
-        high, low = paired_dot(real(a), real(b), ndim)
-        if not cutting:
-            return high, low
-        if jax.config.jax_enable_x64:
-            return lax.psum(high, cutting), low
-        highs, lows = lax.all_gather((high, low), cutting)
-        total, rest = highs[0], lows[0]
-        for k in range(1, highs.shape[0]):
-            after = total + highs[k]
-            moved = after - total
-            rest = rest + ((total - (after - moved)) + (highs[k] - moved)) + lows[k]
-            total = after
-        return total, rest
-
-    def program(a: Any, b: Any) -> Any:
-        batch = a.ndim - ndim
-        cut = tuple(None if axis is None else batch + axis for axis in axes)
-        inside = PartitionSpec(*spec(mesh.names, cut, a.ndim))
-        return jax.shard_map(
-            body,
-            mesh=jax_mesh(mesh),
-            in_specs=(inside, inside),
-            out_specs=(PartitionSpec(), PartitionSpec()),
-            check_vma=False,
-        )(a, b)
-
-    return jax.jit(program)
+    return (value + np.asarray(low.addressable_data(0))).item()

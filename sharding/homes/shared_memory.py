@@ -5,6 +5,7 @@ A share is a view; there is no padding, so nothing has to be kept inert.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from linops import arrays
 from linops.reductions import dot
 
 if TYPE_CHECKING:
+    from sharding.homes import Term
     from sharding.placement import Placement
 
 __all__ = ["HOME", "SharedMemory"]
@@ -50,9 +52,9 @@ class SharedMemory:
     def sharding(self, placement: Placement, ndim: int) -> None:
         """None."""
 
-    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
-        """The inner product of whole arrays."""
-        return dot(a, b, ndim, host)
+    def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
+        """The inner products of whole arrays: their order knows no devices."""
+        return [dot(a, b, ndim, host) for _, a, b, ndim in terms]
 
 
 HOME = SharedMemory()

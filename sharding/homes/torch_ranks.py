@@ -8,6 +8,7 @@ copies count once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sharding import agreement
 from sharding.ranks import Ranks, device_of, ranks_of
 
 if TYPE_CHECKING:
+    from sharding.homes import Term
     from sharding.placement import Placement
 
 __all__ = ["HOME", "RankMemory", "opened", "wrapped"]
@@ -106,7 +108,11 @@ class RankMemory:
             for axis in placement.axes
         )
 
-    def dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
+    def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
+        """One exchange each."""
+        return [self._dot(*term, host) for term in terms]
+
+    def _dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
         """Local sums, added over the mesh axes that cut, in the order of ranks; copies count once.
 
         Without batch axes and without a graph the sums travel with the ranks' agreement: one
