@@ -156,6 +156,16 @@ class Projector(LinearOperator):
         return self._choice.backend
 
     @property
+    def path(self) -> str | None:
+        """The way that the frames allow compiled code to take, chosen for the whole scan.
+
+        `"planar"`, `"aligned rows"`, `"aligned"`, `"columns"`, `"oblique"` or `"sampled"` (see
+        `geometries/kernels/structure.py`, which has their tolerances), `"joseph"`, or that of a
+        footprint; None for portable code, which has one way. `describe()` shows it.
+        """
+        return self._kernel if self.backend == "numba" else None
+
+    @property
     def _kernel(self) -> str:
         return self._choice.kernel
 
@@ -167,7 +177,9 @@ class Projector(LinearOperator):
 
     def with_geometry(self, geometry: Beam | Trajectory) -> Projector:
         """Another scan with as many views of the same kind, checked like a new one."""
-        old, new = self.geometry.trajectory, geometry.trajectory
+        old, new = self.geometry.trajectory, getattr(geometry, "trajectory", None)
+        if not isinstance(new, Trajectory):
+            raise GeometryError(f"with_geometry takes a beam or a Trajectory, got {geometry!r}")
         if (new.kind, new.views, new.detector.shape) != (old.kind, old.views, old.detector.shape):
             raise GeometryError(
                 f"with_geometry takes a {old.kind} scan of {old.views} views on "

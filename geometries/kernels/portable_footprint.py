@@ -403,7 +403,9 @@ def _weights(
     x = arrays.cast(voxel % scan.local[2] + numbers.first[4], dtype)
     vertices, height, factor, level = _profile(scan, t, x, y)
     reach = scan.detector[1] if scan.reach is None else scan.reach
-    start = 0.0 * vertices[0] if scan.reach is None else xp.floor(vertices[0] + 0.5)
+    start = 0.0 * vertices[0]
+    if scan.reach is not None:
+        start = _within(xp.floor(vertices[0] + 0.5), scan.detector[1] - reach)
     cell = start[:, None] + arrays.cast(arange(reach, voxel), dtype)[None, :]
     area = _area(vertices, cell + 0.5) - _area(vertices, cell - 0.5)
     weight = height[:, None] * area
@@ -425,7 +427,9 @@ def _weights(
         wide, high = r[4] + 0.0 * middle, t[6] + 0.0 * middle
     low, top = (middle - 0.5 * wide)[..., None], (middle + 0.5 * wide)[..., None]
     tall = scan.detector[0] if scan.tall is None else scan.tall
-    start = 0.0 * low if scan.tall is None else xp.floor(low + 0.5)
+    start = 0.0 * low
+    if scan.tall is not None:
+        start = _within(xp.floor(low + 0.5), scan.detector[0] - tall)
     row = start + arrays.cast(arange(tall, voxel), dtype)
     overlap = xp.minimum(top, row + 0.5) - xp.maximum(low, row - 0.5)
     local = row - arrays.cast(numbers.first[0], dtype)
@@ -434,6 +438,13 @@ def _weights(
     rows, at = _kept(high[..., None] * overlap, local, used, like, change)
     column = arange(voxel.shape[0], voxel)[:, None, None]
     return _Weights(columns, place, rows, xp.where(at >= 0, at + column * scan.cells[1], at))
+
+
+def _within(first: Array, last: int) -> Array:
+    """First cells moved to where all cells that follow are on the detector: it may be narrower
+    than a shadow."""
+    xp = arrays.namespace(first)
+    return xp.minimum(xp.maximum(first, xp.zeros_like(first)), xp.zeros_like(first) + float(last))
 
 
 def _kept(

@@ -59,8 +59,10 @@ def _label(operator: Operator) -> str:
 
 
 def _arithmetic(operator: Operator) -> str:
-    backend = getattr(operator, "backend", None)
-    return f"{_shown(lambda: str(operator.precision))}{f', {backend}' if backend else ''}"
+    """Precision, and what else a leaf tells of how it runs: its back end, and the way it takes."""
+    chosen = (getattr(operator, name, None) for name in ("backend", "path"))
+    parts = [_shown(lambda: str(operator.precision)), *(part for part in chosen if part)]
+    return ", ".join(parts)
 
 
 def _figures(operator: Operator) -> str:

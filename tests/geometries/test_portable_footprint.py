@@ -38,6 +38,19 @@ def test_weights_are_the_compiled_ones(name: str, profile: str) -> None:
         np.testing.assert_allclose(found.ravel(), sums, rtol=1e-12, atol=1e-12 * sums.max())
 
 
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (2, 3)])
+def test_detectors_may_be_narrower_than_a_shadow(rows: int, cols: int) -> None:
+    grid, t = Grid((3, 4, 5), 2.0), np.array([0.1, 0.9])
+    for beam in (
+        ParallelBeam(t, Detector((rows, cols), (0.7, 0.4))),
+        ConeBeam(t, Detector((rows, cols), (0.7, 0.4), (0.5, -2.0)), 40, 70),
+    ):
+        A, B = (Projector(beam, grid, "footprint", b, "float64") for b in ("numba", "portable"))
+        assert np.count_nonzero(A.to_dense()) > 8 * rows * cols
+        np.testing.assert_allclose(B.to_dense(), A.to_dense(), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(B.H.to_dense().T, B.to_dense(), rtol=4e-15, atol=0)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_precisions_agree(name: str) -> None:
     exact, found = pair(name)[0], pair(name, "fast")[1]

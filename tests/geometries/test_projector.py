@@ -309,6 +309,11 @@ def test_the_scan_is_a_snapshot() -> None:
     assert np.array_equal(A @ x, before)
 
 
+def test_with_geometry_asks_for_a_scan() -> None:
+    with pytest.raises(GeometryError, match="beam or a Trajectory"):
+        Projector(*scans()["fan"]).with_geometry(None)
+
+
 def test_selected_options_can_be_read() -> None:
     A = Projector(*scans()["cone"])
     assert (A.backend, A.precision, A.dtype, A.model) == ("numba", "fast", np.float32, "siddon")
@@ -316,6 +321,24 @@ def test_selected_options_can_be_read() -> None:
     assert str(Projector(*scans()["aligned"]).rule) == "z y x -> view z col"
     assert str(Projector(*scans()["fan"]).rule) == "y x -> view col"
     assert str(A.gram().rule) == "z y x -> z2 y2 x2"
+
+
+def test_the_way_through_the_grid_is_shown_and_a_rounding_beside_it_is_right() -> None:
+    ways = {"parallel": "planar", "aligned": "aligned rows", "cone": "columns", "tilted": "oblique"}
+    for name, way in ways.items():
+        A = Projector(*scans()[name])
+        assert A.path == way
+        assert f"fast, numba, {way}, " in (2 * A).describe()
+    assert Projector(*scans()["cone"], backend="portable").path is None
+    # Frames turned by 1e-5, far beyond the tolerances of alignment: only slower.
+    turn = np.array([[1, 0, 0], [0, math.cos(1e-5), -math.sin(1e-5)], [0, math.sin(1e-5), 1]])
+    for name in ("aligned", "cone"):
+        geometry, grid = scans()[name]
+        slow = Projector(geometry.transform(rotation=turn), grid, precision="float64")
+        assert slow.path in ("columns", "oblique")
+        x = slow.domain.random(0)
+        fast = Projector(geometry, grid, precision="float64")
+        np.testing.assert_allclose(slow @ x, fast @ x, atol=3e-4)
 
 
 def test_aligned_rows_answer_to_both_names() -> None:
