@@ -88,7 +88,7 @@ class GeometryOperator(Operator):
         base, count = self.base, len(self.names)
         trajectory = self._projector(point).geometry.trajectory
         x = arrays.cast(self.x, base.domain.dtype)
-        setup = portable.setup_of(base, x)
+        setup = portable.setup_of(base, x, slopes=True)
         sampled = len(point) > count
         offsets, heights = portable.cell_offsets(
             trajectory if sampled else base.geometry.trajectory.host

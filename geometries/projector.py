@@ -54,6 +54,9 @@ class Projector(LinearOperator):
     profile
         Of a footprint along the columns: `"trapezoid"` (the default), or `"box"`. None for other
         models.
+    memory
+        Bytes that the portable code of rays may take beyond arrays that come and go. None: on a CPU
+        at most `max(8 MiB, min(free / 4, 256 MiB))`, elsewhere a quarter of what is free.
 
     Notes
     -----
@@ -88,11 +91,12 @@ class Projector(LinearOperator):
         backend: str = "auto",
         precision: str | Precision = "fast",
         profile: str | None = None,
+        memory: int | None = None,
     ) -> None:
         accuracy = Precision.of(precision)
         admit(geometry, grid, accuracy)
         trajectory, detector = geometry.trajectory, geometry.detector
-        choice = chosen(trajectory, grid, model, profile, backend, accuracy)
+        choice = chosen(trajectory, grid, model, profile, backend, accuracy, memory)
         whole = np.zeros(2 + detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
         if followed(trajectory):
@@ -166,6 +170,11 @@ class Projector(LinearOperator):
         return self._kernel if self.backend == "numba" else None
 
     @property
+    def memory(self) -> int | None:
+        """Bytes for temporaries of the portable code, if they were given."""
+        return self._choice.memory
+
+    @property
     def _kernel(self) -> str:
         return self._choice.kernel
 
@@ -200,7 +209,10 @@ class Projector(LinearOperator):
 
     def _like(self, geometry: Beam | Trajectory, precision: str | Precision) -> Projector:
         choice = self._choice
-        return Projector(geometry, self.grid, choice.model, choice.asked, precision, choice.profile)
+        return Projector(
+            geometry, self.grid, choice.model, choice.asked, precision, choice.profile,
+            choice.memory,
+        )  # fmt: skip
 
     # --- hooks ---------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Choice(NamedTuple):
     asked: str
     backend: str
     kernel: str
+    memory: int | None
 
 
 def chosen(
@@ -45,18 +46,22 @@ def chosen(
     profile: str | None,
     backend: str,
     precision: Precision,
+    memory: int | None,
 ) -> Choice:
     """The choice for a scan that is admitted already.
 
     Raises
     ------
     ValueError
-        For an unknown model, profile or backend, and where the backend cannot serve the scan.
+        For an unknown model, profile or backend, where the backend cannot serve the scan, and for
+        a memory that is no count of bytes.
     """
     if not isinstance(model, str) or model not in _MODELS:
         raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
     if not isinstance(backend, str) or backend not in _BACKENDS:
         raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
+    if memory is not None and (isinstance(memory, bool) or not memory > 0):
+        raise ValueError(f"memory is {memory!r}; it is a number of bytes, or None")
     shape = _profile_of(model, profile)
     derived = followed(trajectory)
     if model == "footprint":
@@ -68,7 +73,8 @@ def chosen(
     if derived:
         selected = "portable"
     kernel = "oblique" if derived else _kernel_of(model, trajectory.host, grid)
-    return Choice(model, shape, backend, selected, kernel)
+    bound = None if memory is None else max(1, int(memory))
+    return Choice(model, shape, backend, selected, kernel, bound)
 
 
 def followed(trajectory: Trajectory) -> bool:

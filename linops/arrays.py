@@ -21,6 +21,7 @@ from linops.errors import DTypeError
 
 __all__ = [
     "Array",
+    "add_at",
     "cast",
     "combine",
     "convert",
@@ -52,6 +53,7 @@ __all__ = [
     "take_last",
     "to_numpy",
     "unify",
+    "when",
     "widen",
     "zeros",
 ]
@@ -475,6 +477,24 @@ def scatter_add(values: Array, index: Array, size: int) -> Array:
     return _scatter_rounds(values, to_numpy(index), size)
 
 
+def add_at(out: Array, row: Any, values: Array, index: Array) -> Array:
+    """`out`, `(n, size)`, with `values` added to one row of it at `index`; -1 is inert.
+
+    It is written in place where the library writes: go on with what is returned.
+    """
+    if is_jax(out):
+        jnp = sys.modules["jax"].numpy
+        return out.at[row, jnp.where(index < 0, out.shape[1], index)].add(values, mode="drop")
+    kept = index >= 0
+    if is_numpy(out):
+        np.add.at(out[row], index[kept], values[kept])
+    elif is_torch(out):
+        out[row].index_add_(0, index[kept], values[kept])
+    else:
+        out[row, ...] += _scatter_rounds(values, to_numpy(index), out.shape[1])
+    return out
+
+
 def loop(count: int, body: Callable[[int, Any], Any], state: Any) -> Any:
     """`state = body(i, state)` for i in range(count): compiled in JAX, else a Python loop."""
     leaves = state if isinstance(state, (tuple, list)) else (state,)
@@ -483,6 +503,13 @@ def loop(count: int, body: Callable[[int, Any], Any], state: Any) -> Any:
     for i in range(count):
         state = body(i, state)
     return state
+
+
+def when(condition: Array, change: Callable[[Any], Any], state: Any) -> Any:
+    """`change(state)` where the 0-d `condition` holds, else `state`: a branch in JAX too."""
+    if is_jax(condition):
+        return sys.modules["jax"].lax.cond(condition, change, lambda same: same, state)
+    return change(state) if bool(condition) else state
 
 
 def mapped(count: int, body: Callable[[Any], Any], like: Array) -> Any:

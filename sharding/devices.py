@@ -14,6 +14,7 @@ from typing import Any
 
 from linops.compiled import pool
 from linops.errors import PlacementError
+from linops.memory import host_free
 from sharding.cost import Machine
 
 __all__ = [
@@ -291,19 +292,8 @@ def _ranks() -> tuple[Rank, ...]:
 
 def host_memory(shares: int = 1) -> float | None:
     """Nine tenths of what is free on this machine or in its control group, for each share."""
-    found = []
-    try:
-        with open("/proc/meminfo") as lines:
-            table = {line.split(":")[0]: line.split()[1] for line in lines}
-        found.append(float(table["MemAvailable"]) * 1024)
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        with open("/sys/fs/cgroup/memory.max") as top, open("/sys/fs/cgroup/memory.current") as now:
-            found.append(float(top.read()) - float(now.read()))
-    except (OSError, ValueError):
-        pass
-    return 0.9 * min(found) / shares if found else None
+    free = host_free()
+    return None if free is None else 0.9 * free / shares
 
 
 def _device_memory(device: Any) -> float | None:

@@ -3,7 +3,8 @@
 A reference for the compiled kernels and the way to accelerators, in all models and precisions, in
 2-D and 3-D. Rays are set up and cut in float64 where the library has it; data, weights and sums are
 in the operator's dtype. Forward gathers, adjoint scatters, with the same weights, one batch of rays
-at a time, so memory is bounded whatever the size of a scan. Which cells a ray meets is in
+in one tile of the grid at a time, tiles that a batch misses left out, so memory is bounded whatever
+the size of a scan (`geometries/kernels/portable_memory.py`). Which cells a ray meets is in
 `geometries/kernels/portable_models.py`; derivatives in the geometry are in
 `geometries/kernels/portable_gradient.py`.
 """
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from geometries.kernels import portable_footprint
-from geometries.kernels.portable_models import MODELS, pieces_of
-from geometries.kernels.portable_rays import Box, Lines, Rays, arange, lines_of, rays_of
+from geometries.kernels.portable_memory import division
+from geometries.kernels.portable_models import MODELS, Pieces
+from geometries.kernels.portable_rays import Box, Lines, Rays, arange, lines_of, meets, rays_of
 from linops import arrays
 from linops.arrays import Array
 from linops.transforms.pytree import decoded
@@ -49,8 +51,6 @@ __all__ = [
     "surface_offsets",
     "windowed",
 ]
-
-_CPU_BYTES = 16 << 20
 
 
 def project(projector: Projector, x: Array, adjoint: bool = False) -> Array:
@@ -97,9 +97,13 @@ def gram_diagonal(projector: Projector, weights: Array | None) -> Array:
     return found[0, ...]
 
 
-def setup_of(projector: Projector, like: Array) -> Setup:
-    """The static part of a projector; batches of rays fit the device of `like`."""
+def setup_of(projector: Projector, like: Array, slopes: bool = False) -> Setup:
+    """The static part of a projector; tiles and batches fit the device of `like`.
+
+    `slopes`: whether weights are differentiated in the geometry.
+    """
     grid, voxels = projector.grid, projector.domain.shape
+    rays = projector.codomain.size
     return Setup(
         projector.geometry.kind == "parallel",
         projector.model,
@@ -109,7 +113,7 @@ def setup_of(projector: Projector, like: Array) -> Setup:
         projector.geometry.detector.shape,
         voxels,
         projector.codomain.shape,
-        rays_a_batch(projector.codomain.size, projector.model, voxels, like),
+        *division(rays, projector.model, voxels, like, projector.memory, slopes),
     )
 
 
@@ -185,7 +189,13 @@ class Setup:
     detector: tuple[int, ...]  # of the whole detector
     voxels: tuple[int, ...]  # of the array
     cells: tuple[int, ...]  # of the array: views, [rows,] columns
+    edge: int  # cells along a side of a tile
     batch: int  # rays
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Tiles along each axis of the array, in the order x, y[, z]."""
+        return tuple(math.ceil(n / self.edge) for n in self.voxels[::-1])
 
     @property
     def rows(self) -> int:
@@ -285,18 +295,20 @@ def forward(setup: Setup, scan: Scan, x: Array) -> Array:
     total = math.prod(setup.cells)
 
     def one(number: Any) -> Array:
-        weights, index, invalid = _pieces(setup, scan, number, x)
-        where = xp.reshape(index, (-1,))
-        return _stacked(
-            lambda k: (
-                invalid
-                + xp.sum(
+        rays, inside = rays_at(setup, scan, number)
+
+        def add(pieces: Pieces, used: Array, sums: Array) -> Array:
+            weights, where = _kept(pieces.weights, pieces.index, used, x)
+            return sums + arrays.mapped(
+                x.shape[0],
+                lambda k: xp.sum(
                     weights * xp.reshape(arrays.take_last(flat[k, :], where), weights.shape), axis=1
-                )
-            ),
-            x.shape[0],
-            weights,
-        )
+                ),
+                x,
+            )
+
+        start = arrays.zeros((x.shape[0], setup.batch), arrays.dtype_of(x), x)
+        return over_tiles(setup, scan.box, rays, inside, add, start + _lost(rays, inside, x))
 
     parts = arrays.mapped(batches(setup), one, x)  # (batches, n, rays)
     sums = xp.reshape(xp.permute_dims(parts, (1, 0, 2)), (x.shape[0], -1))
@@ -305,12 +317,12 @@ def forward(setup: Setup, scan: Scan, x: Array) -> Array:
 
 def _adjoint(setup: Setup, scan: Scan, y: Array) -> Array:
     """The transpose of `forward`."""
-    return _scattered(setup, scan, y, lambda weights: weights)
+    return scattered(setup, scan, y, lambda number, pieces: pieces.weights)
 
 
 def squares(setup: Setup, scan: Scan, y: Array) -> Array:
     """`sum_i y_i a_ij^2`: the adjoint with squared weights."""
-    return _scattered(setup, scan, y, lambda weights: weights * weights)
+    return scattered(setup, scan, y, lambda number, pieces: pieces.weights * pieces.weights)
 
 
 def run(function: Callable[..., Any], setup: Setup, like: Array, *operands: Any) -> Any:
@@ -347,58 +359,98 @@ def rays_at(setup: Setup, scan: Scan, number: Any) -> tuple[Rays, Array]:
     return rays, inside
 
 
-def rays_a_batch(setup_cells: int, model: str, voxels: tuple[int, ...], like: Array) -> int:
-    """How many rays fit into the working memory of the device of `like`, at least one.
+def over_tiles(
+    setup: Setup,
+    box: Box,
+    rays: Rays,
+    inside: Array,
+    add: Callable[[Pieces, Array, Any], Any],
+    state: Any,
+) -> Any:
+    """`state = add(pieces, used, state)` for each tile that the rays may meet.
 
-    A piece of a ray takes about as much as in `8 (6 + 2 dims) + 24` bytes, all temporaries counted.
+    `used`, `(rays, pieces)`, says which of the pieces count.
     """
-    pieces = max(pieces_of(model, voxels), 1)
-    each = pieces * (8 * (6 + 2 * len(voxels)) + 24) + 1024
-    fitting = max(_budget(like) // each, 1)
-    count = max(math.ceil(setup_cells / fitting), 1)
-    return max(math.ceil(setup_cells / count), 1)
+    count = math.prod(setup.tiles)
+    shape = setup.voxels[::-1]
+
+    def visited(part: Box, state: Any) -> Any:
+        pieces = MODELS[setup.model](rays, part, shape, setup.edge)
+        return add(pieces, inside[:, None] & (pieces.weights > 0), state)
+
+    if count == 1:
+        return visited(box, state)
+    xp = arrays.namespace(rays.origin)
+    steps = [math.prod(setup.tiles[:a]) for a in range(len(setup.tiles))]
+
+    def tile(number: Any, state: Any) -> Any:
+        places = [number // step % n for step, n in zip(steps, setup.tiles, strict=True)]
+        begin = xp.stack([box.first[a] + place * setup.edge for a, place in enumerate(places)])
+        part = box._replace(
+            low=xp.maximum(box.low, begin), high=xp.minimum(box.high, begin + setup.edge)
+        )
+        met = xp.any(meets(rays, part) & inside)
+        return arrays.when(met, lambda state: visited(part, state), state)
+
+    return arrays.loop(count, tile, state)
 
 
-def _pieces(setup: Setup, scan: Scan, number: Any, like: Array) -> tuple[Array, Array, Array]:
-    """Weights and positions, and for each ray 0, or NaN where its frame is no frame."""
+def _lost(rays: Rays, inside: Array, like: Array) -> Array:
+    """For each ray 0, or NaN where its frame is no frame."""
     xp = arrays.namespace(like)
-    rays, inside = rays_at(setup, scan, number)
-    weights, index, _ = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
-    used = inside[:, None] & (weights > 0)
-    weights = arrays.cast(weights, arrays.dtype_of(like))
     lost = rays.norm + xp.sum(rays.origin, axis=1)
+    return arrays.cast(xp.where(inside, 0.0 * lost, xp.zeros_like(lost)), arrays.dtype_of(like))
+
+
+def _kept(values: Array, index: Array, used: Array, like: Array) -> tuple[Array, Array]:
+    """Values in the dtype of `like` and flat positions, pieces that do not count at -1."""
+    xp = arrays.namespace(like)
+    values = arrays.cast(values, arrays.dtype_of(like))
     return (
-        xp.where(used, weights, xp.zeros_like(weights)),
-        xp.where(used, index, xp.full_like(index, -1)),
-        arrays.cast(xp.where(inside, 0.0 * lost, xp.zeros_like(lost)), arrays.dtype_of(like)),
+        xp.where(used, values, xp.zeros_like(values)),
+        xp.reshape(xp.where(used, index, xp.full_like(index, -1)), (-1,)),
     )
 
 
-def _scattered(setup: Setup, scan: Scan, y: Array, change: Callable[[Array], Array]) -> Array:
+def scattered(
+    setup: Setup,
+    scan: Scan,
+    y: Array,
+    of: Callable[[Any, Pieces], Array],
+) -> Array:
+    """Volumes `(n, *voxels)`: what rays with values `y` `(n, *cells)` add where they go.
+
+    `of(number, pieces)`: what a batch's pieces count with.
+    """
     xp = arrays.namespace(y)
-    size, total = math.prod(setup.voxels), math.prod(setup.cells)
+    total = math.prod(setup.cells)
     padded = arrays.widen(
         xp.reshape(y, (y.shape[0], total)), -1, 0, batches(setup) * setup.batch - total
     )
     parts = xp.reshape(padded, (y.shape[0], batches(setup), setup.batch))
 
-    def one(number: Any, sums: Array) -> Array:
-        weights, index, invalid = _pieces(setup, scan, number, y)
-        weights, where = change(weights), xp.reshape(index, (-1,))
-        return (
-            sums
-            + xp.sum(invalid)
-            + _stacked(
-                lambda k: arrays.scatter_add(
-                    xp.reshape(weights * parts[k, number, :][:, None], (-1,)), where, size
-                ),
-                y.shape[0],
-                y,
-            )
-        )
+    def one(number: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        rays, inside = rays_at(setup, scan, number)
 
-    start = arrays.zeros((y.shape[0], size), arrays.dtype_of(y), y)
-    sums = arrays.loop(batches(setup), one, start)
+        def add(pieces: Pieces, used: Array, sums: Array) -> Array:
+            values, where = _kept(of(number, pieces), pieces.index, used, y)
+
+            def row(k: Any, sums: Array) -> Array:
+                return arrays.add_at(
+                    sums, k, xp.reshape(values * parts[k, number, :][:, None], (-1,)), where
+                )
+
+            return arrays.loop(y.shape[0], row, sums)
+
+        sums, lost = state
+        sums = over_tiles(setup, scan.box, rays, inside, add, sums)
+        return sums, lost + xp.sum(_lost(rays, inside, y))
+
+    dtype = arrays.dtype_of(y)
+    start = arrays.zeros((y.shape[0], math.prod(setup.voxels)), dtype, y)
+    sums, lost = arrays.loop(batches(setup), one, (start, arrays.zeros((), dtype, y)))
+    if not arrays.is_numpy(y):  # whose frames are known to be frames
+        sums += lost
     return xp.reshape(sums, (y.shape[0], *setup.voxels))
 
 
@@ -442,19 +494,6 @@ def _flattened(scan: Scan) -> tuple[list[Array], Callable[[list[Array]], Scan]]:
         return Scan(Lines(*parts[:n]), parts[n], box, *parts[n + 4 :])
 
     return flat, build
-
-
-def _stacked(part: Callable[[Any], Array], count: int, like: Array) -> Array:
-    """Results for each member of a batch, one after the other: bits do not depend on the batch."""
-    return arrays.mapped(count, part, like)
-
-
-def _budget(like: Array) -> int:
-    """Bytes for temporaries: a quarter of what an accelerator has free, little on a CPU."""
-    if arrays.is_torch(like) and like.device.type == "cuda":
-        free: int = sys.modules["torch"].cuda.mem_get_info(like.device)[0]
-        return max(8 << 20, free // 4)
-    return _CPU_BYTES
 
 
 @functools.cache

@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from geometries.kernels.portable import Scan, Setup, batches, numbered, rays_at
-from geometries.kernels.portable_models import MODELS
+from geometries.kernels.portable import (
+    Scan,
+    Setup,
+    batches,
+    numbered,
+    over_tiles,
+    rays_at,
+    scattered,
+)
+from geometries.kernels.portable_models import Pieces
 from geometries.kernels.portable_rays import cross, normals
 from linops import arrays
 from linops.arrays import Array
@@ -50,10 +58,9 @@ def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: boo
     xp = arrays.namespace(x)
     frames, moved = _unit_frames(setup, at), _unit_moves(setup, at, move)
     normal, turned = _normal_moves(frames, moved)
-    source = x.shape[1:]
-    flat = xp.reshape(x, (x.shape[0], -1))
 
-    def change(number: Any) -> tuple[Array, Array]:
+    def moves(number: Any) -> tuple[Array, Array]:
+        """How the cells and ways of a batch of rays move."""
         view, row, col, _ = numbered(setup, number, scan.box.first)
         a, b, c = _cells(frames, view, row, col)
         da, db, dc = _cells(moved, view, row, col)
@@ -64,48 +71,34 @@ def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: boo
         v, dv = _third(frames), _third(moved)
         point = of(moved.middle) + a * of(moved.u) + b * of(dv) + c * of(turned)
         point = point + da * of(frames.u) + db * of(v) + dc * of(normal)
-        way = of(moved.first) if setup.parallel else point - of(moved.first)
-        rays, inside = rays_at(setup, scan, number)
-        pieces = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
-        used = inside[:, None] & (pieces.weights > 0)
-        step = pieces.change(point, way)
-        return (
-            arrays.cast(xp.where(used, step, xp.zeros_like(step)), arrays.dtype_of(x)),
-            xp.reshape(xp.where(used, pieces.index, xp.full_like(pieces.index, -1)), (-1,)),
-        )
+        return point, of(moved.first) if setup.parallel else point - of(moved.first)
 
     if back:
-        size = math.prod(setup.voxels)
-        padded = arrays.widen(flat, -1, 0, batches(setup) * setup.batch - flat.shape[1])
-        parts = xp.reshape(padded, (x.shape[0], batches(setup), setup.batch))
+        return scattered(setup, scan, x, lambda number, pieces: pieces.change(*moves(number)))
+    flat = xp.reshape(x, (x.shape[0], -1))
+    total = math.prod(setup.cells)
 
-        def add(number: Any, sums: Array) -> Array:
-            step, index = change(number)
+    def one(number: Any) -> Array:
+        rays, inside = rays_at(setup, scan, number)
+        point, way = moves(number)
+
+        def add(pieces: Pieces, used: Array, sums: Array) -> Array:
+            step = arrays.cast(pieces.change(point, way), arrays.dtype_of(x))
+            # What a missed ray would give may be no number.
+            step = xp.where(used, step, xp.zeros_like(step))
+            index = _places(pieces, used)
             return sums + arrays.mapped(
                 x.shape[0],
-                lambda k: arrays.scatter_add(
-                    xp.reshape(step * parts[k, number, :][:, None], (-1,)), index, size
+                lambda k: xp.sum(
+                    step * xp.reshape(arrays.take_last(flat[k, :], index), step.shape), axis=1
                 ),
                 x,
             )
 
-        start = arrays.zeros((x.shape[0], size), arrays.dtype_of(x), x)
-        sums = arrays.loop(batches(setup), add, start)
-        return xp.reshape(sums, (x.shape[0], *setup.voxels))
-    assert tuple(source) == setup.voxels
-
-    def one(number: Any) -> Array:
-        step, index = change(number)
-        return arrays.mapped(
-            x.shape[0],
-            lambda k: xp.sum(
-                step * xp.reshape(arrays.take_last(flat[k, :], index), step.shape), axis=1
-            ),
-            x,
-        )
+        start = arrays.zeros((x.shape[0], setup.batch), arrays.dtype_of(x), x)
+        return over_tiles(setup, scan.box, rays, inside, add, start)
 
     sums = xp.permute_dims(arrays.mapped(batches(setup), one, x), (1, 0, 2))
-    total = math.prod(setup.cells)
     return xp.reshape(xp.reshape(sums, (x.shape[0], -1))[:, :total], (x.shape[0], *setup.cells))
 
 
@@ -126,28 +119,31 @@ def pull(setup: Setup, scan: Scan, at: Frames, x: Array, y: Array) -> tuple[Arra
     def add(number: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
         view, row, col, _ = numbered(setup, number, scan.box.first)
         rays, inside = rays_at(setup, scan, number)
-        pieces = MODELS[setup.model](rays, scan.box, setup.voxels[::-1])
-        used = inside[:, None] & (pieces.weights > 0)
-        index = xp.reshape(xp.where(used, pieces.index, xp.full_like(pieces.index, -1)), (-1,))
-
-        def weighted(k: Any) -> Array:
-            values = xp.reshape(arrays.take_last(flat[k, :], index), used.shape)
-            return values * parts[k, number, :][:, None]
-
-        values = xp.sum(arrays.mapped(x.shape[0], weighted, x), axis=0)
-        values = arrays.cast(values, arrays.dtype_of(rays.origin))
-        values = xp.where(used, values, xp.zeros_like(values))
         zero = xp.zeros_like(rays.origin)
 
-        def moment(k: int, of_point: bool) -> Array:
-            column = arrays.convert(_basis(k, dims, rays.origin), zero)
-            step = zero + column
-            change = pieces.change(step, zero) if of_point else pieces.change(zero, step)
-            # What a missed ray would give may be no number.
-            return xp.sum(xp.where(used, values * change, xp.zeros_like(values)), axis=1)
+        def moments(pieces: Pieces, used: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            index = _places(pieces, used)
 
-        to_point = xp.stack([moment(k, True) for k in range(dims)], axis=0)
-        to_way = xp.stack([moment(k, False) for k in range(dims)], axis=0)
+            def weighted(k: Any) -> Array:
+                values = xp.reshape(arrays.take_last(flat[k, :], index), used.shape)
+                return values * parts[k, number, :][:, None]
+
+            values = xp.sum(arrays.mapped(x.shape[0], weighted, x), axis=0)
+            values = arrays.cast(values, arrays.dtype_of(rays.origin))
+            values = xp.where(used, values, xp.zeros_like(values))
+
+            def moment(k: int, of_point: bool) -> Array:
+                step = zero + arrays.convert(_basis(k, dims, rays.origin), zero)
+                change = pieces.change(step, zero) if of_point else pieces.change(zero, step)
+                return xp.sum(xp.where(used, values * change, xp.zeros_like(values)), axis=1)
+
+            return (
+                sums[0] + xp.stack([moment(k, True) for k in range(dims)], axis=0),
+                sums[1] + xp.stack([moment(k, False) for k in range(dims)], axis=0),
+            )
+
+        none = xp.zeros_like(xp.permute_dims(zero, (1, 0)))
+        to_point, to_way = over_tiles(setup, scan.box, rays, inside, moments, (none, none))
         first = to_way if setup.parallel else -to_way
         cell = to_point if setup.parallel else to_point + to_way
         a, b, c = (part[:, 0] for part in _cells(frames, view, row, col))
@@ -189,6 +185,12 @@ def pull(setup: Setup, scan: Scan, at: Frames, x: Array, y: Array) -> tuple[Arra
         found.append(_projected(at.v, to_v + more_v))
     cells = xp.reshape(xp.permute_dims(sums[5], (1, 0)), shape)
     return (*found, cells, sums[6])
+
+
+def _places(pieces: Pieces, used: Array) -> Array:
+    """Flat positions of the pieces that count, -1 for others."""
+    xp = arrays.namespace(used)
+    return xp.reshape(xp.where(used, pieces.index, xp.full_like(pieces.index, -1)), (-1,))
 
 
 def unit(vectors: Array) -> Array:

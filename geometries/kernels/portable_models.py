@@ -1,9 +1,10 @@
 """What a ray collects in each model: weights and cells, from array code of any namespace.
 
-`siddon`: the length of the ray in each cell. `joseph`: one sample a slab. Each takes rays and the
-part of the grid that an array covers, and gives pieces: weights (physical lengths), flat positions,
-and how the weights change where the rays move. With faces x_a = const crossed at the parameter s of
-`P + s E` (s in [-1, 0] from source to cell, or any for a direction E) that is
+`siddon`: the length of the ray in each cell. `joseph`: one sample a slab. Each takes rays, a box of
+at most `edge` cells a side within an array of `shape`, and gives pieces: weights (physical
+lengths), flat positions, and how the weights change where the rays move. With faces x_a = const
+crossed at the parameter s of `P + s E` (s in [-1, 0] from source to cell, or any for a direction E)
+that is
 
     ds = -(dP_a + s dE_a) / E_a
     w = |E| (s2 - s1),   dw = |E| (ds2 - ds1) + w E.dE / |E|^2
@@ -23,7 +24,7 @@ from geometries.kernels.portable_rays import Box, Marched, Rays, Slabs, clipped,
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["MODELS", "Pieces", "joseph", "pieces_of", "siddon"]
+__all__ = ["MODELS", "Pieces", "joseph", "siddon"]
 
 Change = Callable[[Array, Array], Array]
 
@@ -36,10 +37,10 @@ class Pieces(NamedTuple):
     change: Change  # of the weights, (R, K), from dP and dE, physical, (R, dims) each
 
 
-def siddon(rays: Rays, box: Box, shape: tuple[int, ...]) -> Pieces:
+def siddon(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
     """Exact lengths of each ray within each cell (Siddon 1985)."""
     xp = arrays.namespace(rays.origin)
-    slabs = slabs_of(rays, box, shape)
+    slabs = slabs_of(rays, box, shape, edge)
     found = march(slabs)
     lengths = (found.bounds[..., 1:] - found.bounds[..., :-1]) * rays.metre[:, None, None]
     flat = (lengths.shape[0], lengths.shape[1] * lengths.shape[2])
@@ -53,7 +54,7 @@ def siddon(rays: Rays, box: Box, shape: tuple[int, ...]) -> Pieces:
     return Pieces(xp.reshape(lengths, flat), xp.reshape(found.index, flat), change)
 
 
-def joseph(rays: Rays, box: Box, shape: tuple[int, ...]) -> Pieces:
+def joseph(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
     """Linear interpolation across the longest axis of the ray, slab by slab (Joseph 1982).
 
     The ray's part in a slab, one cell thick, counts with its length; the value there is that of the
@@ -61,7 +62,7 @@ def joseph(rays: Rays, box: Box, shape: tuple[int, ...]) -> Pieces:
     of the part. Beyond the outermost centres the field falls to zero within one cell.
     """
     xp = arrays.namespace(rays.origin)
-    slabs = slabs_of(rays, box, shape)
+    slabs = slabs_of(rays, box, shape, edge)
     lengths = (slabs.end - slabs.begin) * rays.metre[:, None]
     middle = 0.5 * (slabs.begin + slabs.end)
     sides = []
@@ -105,17 +106,11 @@ def joseph(rays: Rays, box: Box, shape: tuple[int, ...]) -> Pieces:
     return Pieces(xp.concat(weights, axis=1), xp.concat(index, axis=1), change)
 
 
-MODELS: dict[str, Callable[[Rays, Box, tuple[int, ...]], Pieces]] = {
+MODELS: dict[str, Callable[[Rays, Box, tuple[int, ...], int], Pieces]] = {
     "siddon": siddon,
     "joseph": joseph,
 }
 """Models by name."""
-
-
-def pieces_of(model: str, shape: tuple[int, ...]) -> int:
-    """How many pieces a ray has in an array of `shape`."""
-    dims = len(shape)
-    return max(shape, default=0) * (dims if model == "siddon" else 2 ** (dims - 1))
 
 
 def _moved(rays: Rays, slabs: Slabs, found: Marched, point: Array, way: Array) -> Sequence[Array]:

@@ -20,7 +20,18 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["Box", "Lines", "Marched", "Rays", "Slabs", "lines_of", "march", "rays_of", "slabs_of"]
+__all__ = [
+    "Box",
+    "Lines",
+    "Marched",
+    "Rays",
+    "Slabs",
+    "lines_of",
+    "march",
+    "meets",
+    "rays_of",
+    "slabs_of",
+]
 
 _ZERO = 1e-20
 _FAR = 1e30
@@ -62,7 +73,7 @@ class Box(NamedTuple):
 
     first: Array  # (dims,): which cell of the grid stands first in the array
     low: Array  # (dims,): cells from here ...
-    high: Array  # (dims,): ... to here exist in both
+    high: Array  # (dims,): ... to here exist in both, or belong to a tile
 
 
 class Side(NamedTuple):
@@ -211,8 +222,11 @@ def rays_of(
     )
 
 
-def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...]) -> Slabs:
-    """The slabs of an array of `shape` (x, y[, z]), along the longest axis of each ray."""
+def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Slabs:
+    """The slabs of a box, at most `edge` of them, along the longest axis of each ray.
+
+    `shape`: of the array, (x, y[, z]).
+    """
     xp = arrays.namespace(rays.origin)
     axes = driving(rays.direction)
     steps = arrays.convert(
@@ -233,7 +247,7 @@ def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...]) -> Slabs:
         )  # fmt: skip
 
     drive, *lateral = (side(mask) for mask in axes)
-    slab = arange(max(shape), box.first)[None, :] + drive.first
+    slab = arange(edge, box.first)[None, :] + drive.low
     number = arrays.cast(slab, arrays.dtype_of(drive.origin))
     one = (number - drive.origin) / drive.direction
     two = (number + 1.0 - drive.origin) / drive.direction
@@ -246,6 +260,25 @@ def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...]) -> Slabs:
         tuple(lateral),
         axes,
     )
+
+
+def meets(rays: Rays, box: Box) -> Array:
+    """Which rays may meet the box, a cell added around it: `(R,)`."""
+    xp = arrays.namespace(rays.origin)
+    inside = rays.start < rays.stop
+    begin, end = rays.start, rays.stop
+    for axis in range(rays.origin.shape[1]):
+        q, d = rays.origin[:, axis], rays.direction[:, axis]
+        low, high = (
+            arrays.cast(side[axis], arrays.dtype_of(q)) for side in (box.low - 1, box.high + 1)
+        )
+        moves = d != 0
+        divisor = xp.where(moves, d, xp.ones_like(d))
+        one, two = (low - q) / divisor, (high - q) / divisor
+        inside = inside & (moves | ((q >= low) & (q <= high)))
+        begin = xp.where(moves, xp.maximum(begin, xp.minimum(one, two)), begin)
+        end = xp.where(moves, xp.minimum(end, xp.maximum(one, two)), end)
+    return inside & (begin <= end)
 
 
 def march(slabs: Slabs) -> Marched:

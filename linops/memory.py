@@ -1,0 +1,50 @@
+"""How much memory a call may still take: of the host, and of an accelerator's allocator."""
+
+from __future__ import annotations
+
+import sys
+
+from linops import arrays
+from linops.arrays import Array
+
+__all__ = ["free_beside", "host_free"]
+
+
+def host_free() -> float | None:
+    """Bytes that are free on this machine or in its control group, the smaller; None: unknown."""
+    found = []
+    try:
+        with open("/proc/meminfo") as lines:
+            table = {line.split(":")[0]: line.split()[1] for line in lines}
+        found.append(float(table["MemAvailable"]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        with open("/sys/fs/cgroup/memory.max") as top, open("/sys/fs/cgroup/memory.current") as now:
+            found.append(float(top.read()) - float(now.read()))
+    except (OSError, ValueError):
+        pass
+    return min(found) if found else None
+
+
+def free_beside(x: Array) -> float | None:
+    """Bytes that the device of `x` can still give: free ones and those its allocator caches.
+
+    None where nobody knows. A tracer of JAX stands for the default device.
+    """
+    if arrays.on_host(x):
+        return host_free()
+    if arrays.is_torch(x) and x.device.type == "cuda":
+        cuda = sys.modules["torch"].cuda
+        cached = cuda.memory_reserved(x.device) - cuda.memory_allocated(x.device)
+        return float(cuda.mem_get_info(x.device)[0] + cached)
+    if arrays.is_jax(x):
+        jax = sys.modules["jax"]
+        devices = jax.devices() if arrays.is_traced(x) else x.devices()
+        return min((_free_in_jax(device) for device in devices), default=None)
+    return None
+
+
+def _free_in_jax(device: object) -> float:
+    stats = device.memory_stats() or {}  # type: ignore[attr-defined]
+    return float(stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0))
