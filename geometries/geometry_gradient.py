@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from geometries.kernels import portable
-from geometries.kernels.portable_gradient import Frames, pull, push, unit
+from geometries.kernels.portable_gradient import Frames, pull, push, straight
 from geometries.surface_gradient import SampledMoves, parameter_spaces, with_parameters
 from geometries.trajectory import Trajectory
 from linops import arrays
@@ -96,7 +96,8 @@ class GeometryOperator(Operator):
         heights = arrays.convert(heights, offsets)
 
         cells = portable.part_of(setup, offsets, heights, base.window)[:2]
-        moved = GeometryJacobian(setup, point[:count], cells, base.window, x, sampled, False)
+        moved = GeometryJacobian(setup, point[:count], cells, base.window, x, sampled, False,
+                                 base.backend == "numba" and base.model == "siddon")  # fmt: skip
         if not sampled:
             return moved
 
@@ -129,6 +130,7 @@ class GeometryJacobian(LinearOperator):
         held: Array,
         cells: bool,
         back: bool,
+        compiled: bool = False,
         free: bool = False,
     ) -> None:
         parts = (*vectors, *offsets) if cells else tuple(vectors)
@@ -146,16 +148,21 @@ class GeometryJacobian(LinearOperator):
         self.vectors, self.offsets = tuple(vectors), tuple(offsets)
         self.held = held
         self._cells, self._back, self._free = cells, back, free
+        self._compiled = compiled
 
     def _apply(self, moves: tuple[Array, ...]) -> Array:
         fixed, recorded = self._fixed()
         if recorded:
             return declared.refused(fixed(moves), _TWICE, recorded)
+        if not self._back and self._known(moves):
+            from geometries.kernels import ray_slopes
+
+            at, held = self._on_host()
+            there = [arrays.to_numpy(move) for move in moves]
+            found = ray_slopes.push(self.setup, self.window, at, self._moves(there, at), held)
+            return arrays.convert(found.reshape(self.codomain.shape), moves[0])
         at, held, scan = self._operands(moves[0])
-        still = [
-            arrays.zeros(tuple(p.shape), arrays.dtype_of(p), p) for p in (at.offsets, at.heights)
-        ]
-        move = _frames((*moves, *still) if not self._cells else moves)
+        move = self._moves(moves, at)
         pushed = _pushed_back if self._back else _pushed
         found = portable.run(pushed, self.setup, held, scan, at, move, held)
         return arrays.namespace(found).reshape(found, self.codomain.shape)
@@ -164,6 +171,14 @@ class GeometryJacobian(LinearOperator):
         fixed, recorded = self._fixed()
         if recorded:
             return declared.refused(fixed.H(y), _TWICE, recorded)
+        if self._known((y,)):
+            from geometries.kernels import ray_slopes
+
+            at, held = self._on_host()
+            there = arrays.to_numpy(y).reshape(len(held), *self._ends()[1])
+            pair = (there, held) if self._back else (held, there)
+            gradient = ray_slopes.pull(self.setup, self.window, at, *pair, self._cells)
+            return tuple(arrays.convert(part, y) for part in gradient)
         at, held, scan = self._operands(y)
         y = arrays.namespace(y).reshape(y, (held.shape[0], *self._ends()[1]))
         pair = (y, held) if self._back else (held, y)
@@ -172,6 +187,24 @@ class GeometryJacobian(LinearOperator):
 
     def _make_conjugate(self) -> LinearOperator:
         return self
+
+    def _known(self, given: Sequence[Array]) -> bool:
+        """Whether the compiled code may have all operands."""
+        parts = (*given, *self.vectors, *self.offsets, self.held, self.window)
+        return self._compiled and all(arrays.is_concrete(p) and arrays.on_host(p) for p in parts)
+
+    def _on_host(self) -> tuple[Frames, np.ndarray]:
+        parts = (*self.vectors, *self.offsets)
+        at = _frames([np.asarray(arrays.to_numpy(part), np.float64) for part in parts])
+        return at, arrays.to_numpy(self.held).reshape(-1, *self._ends()[0])
+
+    def _moves(self, moves: Sequence[Array], at: Frames) -> Frames:
+        if self._cells:
+            return _frames(moves)
+        still = [
+            arrays.zeros(tuple(p.shape), arrays.dtype_of(p), p) for p in (at.offsets, at.heights)
+        ]
+        return _frames((*moves, *still))
 
     def _ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         ends = self.setup.voxels, self.setup.cells
@@ -187,7 +220,7 @@ class GeometryJacobian(LinearOperator):
         count = len(self.vectors)
         return GeometryJacobian(
             self.setup, plain[:count], (plain[count], plain[count + 1]), self.window, plain[-1],
-            self._cells, self._back, free=True,
+            self._cells, self._back, self._compiled, free=True,
         ), recorded  # fmt: skip
 
     def _operands(self, like: Array) -> tuple[Frames, Array, portable.Scan]:
@@ -200,12 +233,8 @@ class GeometryJacobian(LinearOperator):
         at = _frames(tuple(there(part) for part in (*self.vectors, *self.offsets)))
         held = arrays.convert(self.held, like)
         held = arrays.namespace(held).reshape(held, (-1, *self._ends()[0]))
-        straight = at._replace(
-            first=unit(at.first) if self.setup.parallel else at.first,
-            u=unit(at.u),
-            v=None if at.v is None else unit(at.v),
-        )
-        scan = portable.windowed(self.setup, straight.vectors, at.offsets, at.heights, self.window)
+        vectors = straight(self.setup, at).vectors
+        scan = portable.windowed(self.setup, vectors, at.offsets, at.heights, self.window)
         return at, held, scan
 
 

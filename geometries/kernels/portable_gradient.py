@@ -12,7 +12,9 @@ and its transpose. Nothing is kept between batches, so memory does not depend on
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from geometries.kernels.portable_rays import cross, normals
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["Frames", "pull", "push", "unit"]
+__all__ = ["Chain", "Frames", "pull", "push", "straight"]
 
 
 class Frames(NamedTuple):
@@ -50,14 +52,47 @@ class Frames(NamedTuple):
         return tuple(part for part in found if part is not None)
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Frames of unit axes with the detector's normals, and how they move."""
+
+    parallel: bool
+    frames: Frames
+    normal: Array
+    moved: Frames | None = None
+    turned: Array | None = None
+
+    @classmethod
+    def of(cls, setup: Setup, at: Frames, move: Frames | None = None) -> Self:
+        """From frames and their moves as a user gives them."""
+        frames = straight(setup, at)
+        if move is None:
+            return cls(setup.parallel, frames, normals(frames.vectors))
+        moved = _unit_moves(setup, at, move)
+        normal, turned = _normal_moves(frames, moved)
+        return cls(setup.parallel, frames, normal, moved, turned)
+
+    def pulled(self, at: Frames, sums: Sequence[Array]) -> tuple[Array, ...]:
+        """Gradients in a user's frames from those in unit axes and normals, `(views, dims)`."""
+        first, middle, to_u, to_v, to_n = sums
+        more_u, more_v = _normal_pulled(self.frames, self.normal, to_n)
+        found = [_projected(at.first, first) if self.parallel else first, middle]
+        found.append(_projected(at.u, to_u + more_u))
+        if at.v is not None:
+            assert more_v is not None
+            found.append(_projected(at.v, to_v + more_v))
+        return tuple(found)
+
+
 def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: bool) -> Array:
     """How the projections of `x` `(n, *voxels)` change where the geometry moves.
 
     With `back`, how the back projection of projections `x` `(n, *cells)` changes.
     """
     xp = arrays.namespace(x)
-    frames, moved = _unit_frames(setup, at), _unit_moves(setup, at, move)
-    normal, turned = _normal_moves(frames, moved)
+    chain = Chain.of(setup, at, move)
+    frames, moved, normal, turned = chain.frames, chain.moved, chain.normal, chain.turned
+    assert moved is not None and turned is not None
 
     def moves(number: Any) -> tuple[Array, Array]:
         """How the cells and ways of a batch of rays move."""
@@ -105,8 +140,8 @@ def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: boo
 def pull(setup: Setup, scan: Scan, at: Frames, x: Array, y: Array) -> tuple[Array, ...]:
     """The gradient of `<A x, y>` in frames, offsets and heights, in the order of `Frames`."""
     xp = arrays.namespace(x)
-    frames = _unit_frames(setup, at)
-    normal = normals(frames.vectors)
+    chain = Chain.of(setup, at)
+    frames, normal = chain.frames, chain.normal
     views, dims = frames.u.shape
     flat = xp.reshape(x, (x.shape[0], -1))
     total = math.prod(setup.cells)
@@ -176,15 +211,9 @@ def pull(setup: Setup, scan: Scan, at: Frames, x: Array, y: Array) -> tuple[Arra
         arrays.zeros((setup.rows,), wide, x),
     )
     sums = arrays.loop(batches(setup), add, start)
-    first, middle, to_u, to_v, to_n = (xp.permute_dims(part, (1, 0)) for part in sums[:5])
-    more_u, more_v = _normal_pulled(frames, normal, to_n)
-    found = [_projected(at.first, first) if setup.parallel else first, middle]
-    found.append(_projected(at.u, to_u + more_u))
-    if at.v is not None:
-        assert more_v is not None
-        found.append(_projected(at.v, to_v + more_v))
+    vectors = [xp.permute_dims(part, (1, 0)) for part in sums[:5]]
     cells = xp.reshape(xp.permute_dims(sums[5], (1, 0)), shape)
-    return (*found, cells, sums[6])
+    return (*chain.pulled(at, vectors), cells, sums[6])
 
 
 def _places(pieces: Pieces, used: Array) -> Array:
@@ -199,7 +228,8 @@ def unit(vectors: Array) -> Array:
     return vectors / xp.sqrt(xp.sum(vectors * vectors, axis=-1))[:, None]
 
 
-def _unit_frames(setup: Setup, at: Frames) -> Frames:
+def straight(setup: Setup, at: Frames) -> Frames:
+    """Frames whose axes and directions have length 1."""
     return at._replace(
         first=unit(at.first) if setup.parallel else at.first,
         u=unit(at.u),

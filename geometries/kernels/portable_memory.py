@@ -4,8 +4,8 @@ A batch of R rays in a tile of e cells a side holds, beyond operands and results
 
     R (Q (8 (6 + 2 D) + 24) + 1024) bytes,    Q = D e in Siddon's model, 2^(D-1) e in Joseph's,
 
-with all arrays of its set-up and march counted in float64; derivatives in the geometry hold
-`8 (12 + 4 D)` bytes more a piece. The grid is one tile where a ray through it takes at most half of
+with all arrays of its set-up and march counted in float64, and where it is differentiated in the
+geometry. The grid is one tile where a ray through it takes at most half of
 the budget; else tiles shrink, to one cell if need be, and batches to one ray: there is no floor.
 Tiles are ranges of the array, which is read and written in place.
 """
@@ -65,17 +65,16 @@ def division(
         allowed //= 2
     edge = max(*voxels, 1)
     dims = len(voxels)
-    while edge > 1 and ray_bytes(model, edge, dims, slopes) > allowed // 2:
+    while edge > 1 and ray_bytes(model, edge, dims) > allowed // 2:
         edge = (edge + 1) // 2
-    fitting = max(allowed // ray_bytes(model, edge, dims, slopes), 1)
+    fitting = max(allowed // ray_bytes(model, edge, dims), 1)
     count = max(math.ceil(rays / fitting), 1)
     return edge, max(math.ceil(rays / count), 1)
 
 
-def ray_bytes(model: str, edge: int, dims: int, slopes: bool = False) -> int:
+def ray_bytes(model: str, edge: int, dims: int) -> int:
     """What one ray through a tile holds."""
-    piece = 8 * (6 + 2 * dims) + 24 + (8 * (12 + 4 * dims) if slopes else 0)
-    return pieces_of(model, edge, dims) * piece + _RAY
+    return pieces_of(model, edge, dims) * (8 * (6 + 2 * dims) + 24) + _RAY
 
 
 def pieces_of(model: str, edge: int, dims: int) -> int:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from geometries import ConeBeam, Detector, FanBeam, Grid, Projector, Trajectory
+from geometries.kernels import portable
 from geometries.surfaces import Surface
+from linops.compiled import pool
 from linops.errors import GeometryError
 from linops.testing import check_operator
 
@@ -111,6 +113,29 @@ def _scan(A: Projector, parts: tuple[np.ndarray, ...]) -> Trajectory:
     t = A.geometry.trajectory
     # Steps of 1e-5 leave axes orthogonal within what a Trajectory asks.
     return Trajectory(t.kind, *parts[:3], parts[3] if len(parts) == 4 else None, t.detector)
+
+
+@pytest.mark.parametrize("name", ["fan F", "parallel 3-D", "cone"])
+def test_the_compiled_derivative_runs_by_itself_and_on_any_threads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = Projector(*SCANS[name])
+    B = A.with_precision("float64")
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((2, *A.domain.shape)), rng.standard_normal((2, *A.codomain.shape))
+    at = frames(A)
+    move = tuple(rng.standard_normal(f.shape) for f in at)
+    monkeypatch.setattr(portable, "run", None)  # what array code would call
+    exact = B.geometry_operator(x).jacobian(at)
+    found = A.geometry_operator(x.astype("float32")).jacobian(at)
+    pairs = zip(found.H(y.astype("float32")), exact.H(y), strict=True)
+    for one, two in ((found @ move, exact @ move), *pairs):
+        assert np.linalg.norm(one - two) <= 1e-4 * np.linalg.norm(two)
+    results = []
+    for count in (1, 3):
+        with pool.limit(count, exceed=True):
+            results.append([exact @ move, *exact.H(y)])
+    assert all(np.array_equal(one, two) for one, two in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("model", ["siddon", "joseph"])
