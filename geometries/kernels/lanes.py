@@ -59,6 +59,18 @@ class Kit:
         index = builder.add(builder.mul(row, ir.Constant(_i64, width)), ir.Constant(_i64, column))
         return builder.load(builder.gep(data, [index]))
 
+    def entry(self, data: Any, row: int, width: Any, column: Any) -> Any:
+        """A number of a table with `width` columns."""
+        start = self.builder.mul(ir.Constant(_i64, row), width)
+        return self.builder.load(self.builder.gep(data, [self.builder.add(start, column)]))
+
+    def base(self, at: Any, stride: Any, cells: Any, row: Any) -> Any:
+        """`at + row * stride + cells[row]`."""
+        cell = self.builder.sext(self.builder.load(self.builder.gep(cells, [row])), _i64)
+        return self.builder.add(
+            self.builder.add(at, self.builder.mul(row, stride)), cell
+        )
+
     def vector(self, data: Any, offset: Any) -> Any:
         return self.builder.load(self._vector_at(data, offset), align=4)
 
@@ -75,10 +87,11 @@ class Kit:
     def maximum(self, a: Any, b: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
+    def minimum(self, a: Any, b: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+
     def clip(self, a: Any) -> Any:
-        one = self.constant(1.0)
-        a = self.builder.select(self.builder.fcmp_ordered("<", a, one), a, one)
-        return self.maximum(a, self.constant(0.0))
+        return self.maximum(self.minimum(a, self.constant(1.0)), self.constant(0.0))
 
     def distance(self, fraction: Any, tap: int) -> Any:
         if tap == 0:
@@ -86,10 +99,6 @@ class Kit:
         far = self.constant(float(tap))
         a, b = (far, fraction) if tap > 0 else (fraction, far)
         return self.builder.fsub(a, b, flags=FLAGS)
-
-    def magnitude(self, scalar: Any) -> Any:
-        name = "llvm.fabs.f64" if scalar.type == _f64 else "llvm.fabs.f32"
-        return self._call(name, scalar.type, scalar)
 
     def taps(self, tight: Any, wide: Any, tap: Any, value: Any) -> Any:
         """`value` with bins 0 and 1 added, and where `wide` also -1 and 2.
@@ -131,12 +140,6 @@ class Kit:
         whole = self._call("llvm.floor.f64", _f64, place)
         rest = builder.fptrunc(builder.fsub(place, whole), _f32)
         return builder.fptosi(whole, _i64), rest
-
-    def nearest(self, place: Any, low: Any, high: Any) -> Any:
-        """As `place`, the nearest whole number, so that the rest is at most half."""
-        half = ir.Constant(_f64, 0.5)
-        whole, rest = self.place(self.builder.fadd(place, half), low, high)
-        return whole, self.builder.fsub(rest, ir.Constant(_f32, 0.5))
 
     def floor(self, spot: Any) -> Any:
         """Fraction and whole part (int32) of 8 lanes."""

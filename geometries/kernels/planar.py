@@ -434,8 +434,8 @@ def _adjoint_fast(scan: PlanarScan, job: _Job, sinogram: Array) -> Array:
     y0, y1, x0, x1 = job.box[[2, 3, 0, 1]].tolist()
     image = np.zeros((batch, y1 - y0, x1 - x0), np.float32)
     gathers = np.zeros(len(job.views), np.bool_)
-    lines = np.zeros((len(job.views), 9))
-    shapes = np.zeros((len(job.views), 4), np.float32)
+    lines = np.zeros((11, len(job.views)))
+    shapes = np.zeros((4, len(job.views)), np.float32)
     if scan.points is None:
         fast.classify(
             scan.parallel,
@@ -484,14 +484,12 @@ def _gather(
     """Add the chosen views to `image`; the values of rays left to `_Sums`, and their number."""
     batch, n, count = len(sinogram), len(chosen), int(job.columns[1])
     data = np.zeros((batch, n, exact.PAD + count + exact.TAIL), np.float32)
-    slopes = np.zeros((1, 1) if scan.parallel else data.shape[1:], np.float32)
-    tops = np.zeros_like(slopes)
     rest = np.empty((batch, n, count), np.float32)
     views = _cut(n, 4 * pool.workers())
     rows = _cut(image.shape[1], 8 * pool.workers())
     left = [0] * len(views)
     gathered = chosen[gathers[chosen]]
-    line, form = lines[gathered], shapes[gathered]
+    line, form = (np.ascontiguousarray(a[:, gathered]) for a in (lines, shapes))
 
     def prepare(i: int) -> None:
         left[i] = fast.prepare(
@@ -510,8 +508,6 @@ def _gather(
             gathers,
             lines,
             data,
-            slopes,
-            tops,
             *tables,
             rest,
         )
@@ -524,8 +520,6 @@ def _gather(
             line,
             form,
             data,
-            slopes,
-            tops,
             job.box,
             job.columns,
             image,

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from linops.compiled.noalias import load, store
+
 from .planar_exact import PAD, RUN, list_runs, march_exact, run_of
 from .planar_lanes import gather_fan, gather_parallel, march
 from .planar_rays import ray, tabulate
@@ -27,6 +29,8 @@ STEEP = 0.0125  # slopes below are exact: positions are right to 1e-6, shares to
 CHUNK = 128  # slabs for which one set of lanes holds
 SPREAD = 6.9  # cells between the window's place and a lane, at most
 WIDEST = 1.9999  # bins that a cell's shadow may reach to both sides; more is left to be exact
+TIGHT = 0.997  # bins a cell up to which 3.5 cells and half a bin keep within 4 bins to each side
+WINDOW = 10.0  # bins between the window's place and a bin of its lanes, at most
 MARGIN = 15  # windows beyond the data by more than this are moved into the zeros
 
 
@@ -230,14 +234,14 @@ def classify(
                 # Too fine for the window (3.5 cells reach over 6.4 bins), edge-on, or steep.
                 continue
             middle = (ny if axis == 0 else nx) * 0.5
-            lines[w, 0] = (middle * slope - back) / pace
-            lines[w, 1] = 1.0 / pace if axis == 0 else -slope / pace
-            lines[w, 2] = -slope / pace if axis == 0 else 1.0 / pace
-            shapes[w, 0] = lines[w, 1]
-            shapes[w, 1] = abs(pace) / s
-            shapes[w, 2] = (1.0 + s) / (2.0 * s)
+            lines[0, w] = (middle * slope - back) / pace
+            lines[1, w] = 1.0 / pace if axis == 0 else -slope / pace
+            lines[2, w] = -slope / pace if axis == 0 else 1.0 / pace
+            shapes[0, w] = lines[1, w]
+            shapes[1, w] = abs(pace) / s
+            shapes[2, w] = (1.0 + s) / (2.0 * s)
             half = (1.0 + s) / (2.0 * abs(pace))
-            shapes[w, 3] = 1.0 if half > 0.9999 else 0.0
+            shapes[3, w] = 1.0 if half > 0.9999 else 0.0
             gathers[w] = half <= WIDEST
             continue
         sx, sy = frame[0] / lengths[0] + nx * 0.5, frame[1] / lengths[1] + ny * 0.5
@@ -246,33 +250,20 @@ def classify(
         ex = (frame[2] + a * frame[4]) / lengths[0] + nx * 0.5 - sx
         ey = (frame[3] + a * frame[5]) / lengths[1] + ny * 0.5 - sy
         sign = 1.0 if ux * (ny * 0.5 - sy) - uy * (nx * 0.5 - sx) > 0.0 else -1.0
-        lines[w, 0] = sign * (sy * ex - sx * ey)
-        lines[w, 1] = sign * ey
-        lines[w, 2] = -sign * ex
-        lines[w, 3] = sign * (uy * sx - ux * sy)
-        lines[w, 4] = -sign * uy
-        lines[w, 5] = sign * ux
-        shapes[w, 0] = lines[w, 4]
-        lines[w, 6] = sx
-        lines[w, 7] = sy
-        lines[w, 8] = 0.5 * abs(ux * ey - uy * ex)
-        gathers[w] = _gathers(lines[w], nx, ny)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _reach(frame: Any, axis: int, k: int, lengths: Any) -> float:
-    """Distance from a fan's source to bin k along the driving axis, in cells."""
-    a = (k - lengths[4]) * lengths[2] + lengths[3]
-    if axis == 0:
-        return abs(frame[3] + a * frame[5] - frame[1]) / lengths[1]
-    return abs(frame[2] + a * frame[4] - frame[0]) / lengths[0]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _shadow(frame: Any, line: Any, axis: int, s: float, k: int, lengths: Any, shape: Any) -> float:
-    """How far, in bins, from a cell's middle a ray with the slope of ray k may be to cross it."""
-    least = line[3] + min(line[4] * shape[0], 0.0) + min(line[5] * shape[1], 0.0)
-    return (1.0 + s) * 0.5 * _reach(frame, axis, k, lengths) / least
+        lines[0, w] = sign * (sy * ex - sx * ey)
+        lines[1, w] = sign * ey
+        lines[2, w] = -sign * ex
+        lines[3, w] = sign * (uy * sx - ux * sy)
+        lines[4, w] = -sign * uy
+        lines[5, w] = sign * ux
+        lines[6, w] = ex
+        lines[7, w] = ux
+        lines[8, w] = ey
+        lines[9, w] = uy
+        shapes[0, w] = lines[4, w]
+        # The depth 4 cells away, and half the sides of a ray WINDOW bins away.
+        lines[10, w] = 4.0 * abs(lines[4, w]) + 0.5 * WINDOW * (abs(ux) + abs(uy))
+        gathers[w] = _gathers(lines[:, w], nx, ny)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -307,8 +298,6 @@ def prepare(
     gathers: Any,
     lines: Any,
     data: Any,
-    slopes: Any,
-    tops: Any,
     rays: Any,
     ranges: Any,
     runs: Any,
@@ -350,24 +339,24 @@ def prepare(
             rays[c],
             ranges[c],
         )
+        line = lines[:, w]
+        least = line[3] + min(line[4] * shape[0], 0.0) + min(line[5] * shape[1], 0.0)
         for r in range(count):
             s = abs(rays[c, 1, r])
             axis = ranges[c, 0, r]
             slabs = shape[1] if axis == 0 else shape[0]
-            fast = gathers[w]
+            fast = gathers[w] and s >= STEEP and rays[c, 4, r] <= 0.0 and rays[c, 5, r] >= slabs
+            gain = 0.0
             if fast:
-                fast = s >= STEEP and rays[c, 4, r] <= 0.0 and rays[c, 5, r] >= slabs
                 k = columns[0] + r
-                fast = fast and _shadow(frame, lines[w], axis, s, k, lengths, shape) <= WIDEST
-                if fast:
-                    slopes[c, PAD + r] = 1.0 / (_reach(frame, axis, k, lengths) * s)
-                    tops[c, PAD + r] = (1.0 + s) / (2.0 * s)
-                else:
-                    slopes[c, PAD + r] = 0.0
-                    tops[c, PAD + r] = 0.0
+                e, f = abs(line[6] + k * line[7]), abs(line[8] + k * line[9])
+                # No other sign within the window, nor a shadow that reaches over its bins.
+                fast = e > WINDOW * abs(line[7]) and f > WINDOW * abs(line[9])
+                fast = fast and 0.5 * (e + f) <= WIDEST * least
+                gain = rays[c, 2, r] / min(e, f)
             for b in range(data.shape[0]):
                 value = sinogram[b, w, r]
-                data[b, c, PAD + r] = value * rays[c, 2, r] if fast else 0.0
+                data[b, c, PAD + r] = value * gain if fast else 0.0
                 rest[b, c, r] = 0.0 if fast else value
             if fast:
                 ranges[c, 2, r] = ranges[c, 1, r]
@@ -385,8 +374,6 @@ def gather(
     lines: Any,
     shapes: Any,
     data: Any,
-    slopes: Any,
-    tops: Any,
     box: Any,
     columns: Any,
     image: Any,
@@ -396,44 +383,63 @@ def gather(
 
     `lines` (n, 9) and `shapes` (n, 4) as in `classify`.
     """
-    views = len(lines)
+    views = lines.shape[1]
     width = data.shape[2]
     flat = data.reshape(data.size)
-    q = slopes.reshape(slopes.size)
-    t = tops.reshape(tops.size)
-    places = np.empty((views, 7))
+    cells = np.empty(views, np.int32)
+    numbers = np.empty((9, views), np.float32)
     total = np.empty(8, np.float32)
-    low = float(columns[0] - MARGIN)
-    high = float(columns[0] + columns[1] + MARGIN)
     for j in range(begin, end):
         y = box[2] + j + 0.5
-        for v in range(views):
-            places[v, 0] = lines[v, 0] + lines[v, 2] * y
-            places[v, 1] = lines[v, 1]
-            if not parallel:
-                # A cell's shadow reaches |x| + |y| from the source, times detector distance
-                # over depth squared, halved; 4 cells of margin on x.
-                places[v, 2] = lines[v, 3] + lines[v, 5] * y
-                places[v, 3] = lines[v, 4]
-                places[v, 4] = lines[v, 6]
-                places[v, 5] = lines[v, 8] * 1.0001
-                places[v, 6] = (abs(y - lines[v, 7]) + 4.0) * lines[v, 8] * 1.0001
         for g in range(box[0] // 8 * 8, box[1], 8):
-            x = g + 4.0
+            _aim(parallel, lines, g + 4.0, y, columns, cells, numbers)
             start, stop = max(g, box[0]), min(g + 8, box[1])
             for b in range(image.shape[0]):
                 total[:] = np.float32(0)
                 for i in range(start, stop):
                     total[i - g] = image[b, j, i - box[0]]
-                at = b * data.shape[1] * width
-                base = PAD - columns[0]
+                at = b * data.shape[1] * width + PAD - columns[0]
                 if parallel:
-                    gather_parallel(
-                        flat, at + base, width, views, x, places, shapes, low, high, total
-                    )
+                    gather_parallel(flat, at, width, cells, numbers, shapes, total)
                 else:
-                    gather_fan(
-                        flat, q, t, at, base, width, views, x, places, shapes, low, high, total
-                    )
+                    gather_fan(flat, at, width, cells, numbers, shapes, total)
                 for i in range(start, stop):
                     image[b, j, i - box[0]] = total[i - g]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _aim(
+    parallel: bool, lines: Any, x: float, y: float, columns: Any, cells: Any, numbers: Any
+) -> None:
+    """Where the middle (x, y) of 8 cells falls in each view, as `planar_lanes` wants it."""
+    low = float(columns[0] - MARGIN)
+    high = float(columns[0] + columns[1] + MARGIN)
+    if parallel:
+        for v in range(len(cells)):
+            place = load(lines[0], v) + load(lines[1], v) * x + load(lines[2], v) * y
+            place = min(max(place, low), high)
+            whole = np.floor(place)
+            store(cells, v, np.int32(whole))
+            store(numbers[0], v, np.float32(place - whole))
+        return
+    for v in range(len(cells)):
+        dn, dm = load(lines[1], v), load(lines[4], v)
+        n = load(lines[0], v) + dn * x + load(lines[2], v) * y
+        m = load(lines[3], v) + dm * x + load(lines[5], v) * y
+        place = n / m
+        pace = dn - place * dm
+        place = min(max(place + 0.5, low), high)
+        whole = np.floor(place)
+        e = load(lines[6], v) + whole * load(lines[7], v)
+        f = load(lines[8], v) + whole * load(lines[9], v)
+        near = m - load(lines[10], v)
+        store(cells, v, np.int32(whole))
+        store(numbers[0], v, np.float32(place - whole - 0.5))
+        store(numbers[1], v, np.float32(pace))
+        store(numbers[2], v, np.float32(m))
+        store(numbers[3], v, np.float32(abs(e)))
+        store(numbers[4], v, np.float32(abs(f)))
+        store(numbers[5], v, np.float32(np.copysign(1.0, e) * load(lines[7], v)))
+        store(numbers[6], v, np.float32(np.copysign(1.0, f) * load(lines[9], v)))
+        store(numbers[7], v, np.float32(TIGHT * near - abs(pace)))
+        store(numbers[8], v, np.float32(abs(e) + abs(f) - 2.0 * near))

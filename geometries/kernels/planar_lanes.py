@@ -20,7 +20,6 @@ from .lanes import FLAGS, Kit
 
 __all__ = ["add_pairs", "gather_fan", "gather_parallel", "march"]
 
-TIGHT = 0.997  # bins a cell up to which 3.5 cells and half a bin keep within 4 bins to each side
 _f32, _f64, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
 
 
@@ -89,47 +88,36 @@ def gather_parallel(
     data: Any,
     at: Any,
     stride: Any,
-    views: Any,
-    x: Any,
-    places: Any,
+    cells: Any,
+    numbers: Any,
     shapes: Any,
-    low: Any,
-    high: Any,
     total: Any,
 ) -> Any:
     """Gather views of a parallel beam into 8 cells.
 
-    `data` flat float32, bin k of view v at `at + v * stride + k`; `x` middle of the cells;
-    `places` (v, 7) float64: detector place of x = 0, its change a cell; `shapes` (v, 4)
-    float32: that change, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`, and
-    whether it reaches over 4 bins (1) or 2 (0); `total` (8,) float32.
+    `data` flat float32, bin k of view v at `at + v * stride + k`. The middle of the cells falls
+    on bin `cells` (v,) int32 plus row 0 of `numbers` (9, v) float32. `shapes` (4, v) float32:
+    change of that place a cell, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`,
+    and whether it reaches over 4 bins (1) or 2 (0). `total` (8,) float32.
     """
     signature = types.void(
-        data,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.float64,
-        places,
-        shapes,
-        types.float64,
-        types.float64,
-        total,
+        data, types.int64, types.int64, cells, numbers, shapes, total
     )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
-        data, places, shapes, total = (kit.data(signature.args[i], args[i]) for i in (0, 5, 6, 9))
-        _, at, stride, views, x, _, _, low, high, _ = args
+        data, cells, numbers, shapes, total = (
+            kit.data(signature.args[i], args[i]) for i in (0, 3, 4, 5, 6)
+        )
+        _, at, stride, *_ = args
+        (views,) = kit.shape(signature.args[3], args[3], 1)
         lanes = kit.constant(*(i - 3.5 for i in range(8)))
         with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
-            origin, pace = (kit.scalar(places, v, 7, i) for i in range(2))
-            place = builder.fadd(origin, builder.fmul(x, pace))
-            cell, rest = kit.place(place, low, high)
-            step, q, b = (kit.splat(kit.scalar(shapes, v, 4, i)) for i in range(3))
-            wide = builder.fcmp_ordered(">", kit.scalar(shapes, v, 4, 3), ir.Constant(_f32, 0.5))
-            fraction, relative = kit.floor(kit.fma(lanes, step, kit.splat(rest)))
-            base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
+            rest = kit.splat(kit.entry(numbers, 0, views, v))
+            step, q, b = (kit.splat(kit.entry(shapes, i, views, v)) for i in range(3))
+            wide = builder.fcmp_ordered(">", kit.entry(shapes, 3, views, v), ir.Constant(_f32, 0.5))
+            fraction, relative = kit.floor(kit.fma(lanes, step, rest))
+            base = kit.base(at, stride, cells, v)
             q = kit.negative(q)
 
             def tap(t: int, value: Any, pick: Any) -> Any:
@@ -147,77 +135,70 @@ def gather_parallel(
 def gather_fan(
     typingctx: Any,
     data: Any,
-    slopes: Any,
-    tops: Any,
-    image: Any,
     at: Any,
     stride: Any,
-    views: Any,
-    x: Any,
-    places: Any,
+    cells: Any,
+    numbers: Any,
     shapes: Any,
-    low: Any,
-    high: Any,
     total: Any,
 ) -> Any:
     """Gather views of a fan beam on a flat detector into 8 cells.
 
-    As for parallel beams, but the detector place of x is n / m, and `places` (v, 7) float64
-    holds n and its change a cell, m and its change, and what tells the width of a cell's shadow:
-    the source's x, e, f; it takes 4 bins where `|x - source| e + f > m^2` in the nearest
-    of the 8 cells. `shapes` (v, 4) float32: the change of m first. The trapezoid is that of each
-    ray: `slopes` (times m) and `tops` lie at `at`, `data` at `image + at`.
+    As for parallel beams, but the detector place of a cell is n / m, and a ray along (e, f), both
+    linear in its bin k, meets the cell at the distance m |k - n / m| with
+
+        ``clip((|e| + |f|) / 2 - m |k - n / m|, 0, min(|e|, |f|))``
+
+    times its length and over |e f|, which two `data` hold already. `numbers` (9, v): the rest of
+    the place; its change a cell times m, and m, both of the middle; |e| and |f| of its bin, and
+    their changes a bin; whether lanes keep within 4 bins to both sides; whether shadows reach
+    over 4 bins. Row 0 of `shapes`: the change of m a cell.
     """
     signature = types.void(
-        data,
-        slopes,
-        tops,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.float64,
-        places,
-        shapes,
-        types.float64,
-        types.float64,
-        total,
+        data, types.int64, types.int64, cells, numbers, shapes, total
     )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
-        data, slopes, tops, places, shapes, total = (
-            kit.data(signature.args[i], args[i]) for i in (0, 1, 2, 8, 9, 12)
+        data, cells, numbers, shapes, total = (
+            kit.data(signature.args[i], args[i]) for i in (0, 3, 4, 5, 6)
         )
-        _, _, _, image, at, stride, views, x, _, _, low, high, _ = args
+        _, at, stride, *_ = args
+        (views,) = kit.shape(signature.args[3], args[3], 1)
         lanes = kit.constant(*(i - 3.5 for i in range(8)))
+        half = kit.constant(0.5)
+        none = ir.Constant(_f32, 0.0)
         with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
-            n, dn, m, dm, source, e, f = (kit.scalar(places, v, 7, i) for i in range(7))
-            n = builder.fadd(n, builder.fmul(x, dn))
-            m = builder.fadd(m, builder.fmul(x, dm))
-            near = builder.fsub(m, builder.fmul(kit.magnitude(dm), ir.Constant(_f64, 4.0)))
-            aside = builder.fmul(kit.magnitude(builder.fsub(x, source)), e)
-            wide = builder.fcmp_ordered(">", builder.fadd(aside, f), builder.fmul(near, near))
-            place = builder.fdiv(n, m)
-            pace = builder.fptrunc(builder.fsub(dn, builder.fmul(place, dm)), _f32)
-            cell, rest = kit.nearest(place, low, high)
-            paces = builder.fpext(kit.magnitude(pace), _f64)
-            tight = builder.fcmp_ordered("<", paces, builder.fmul(near, ir.Constant(_f64, TIGHT)))
-            depth = kit.fma(
-                lanes, kit.splat(kit.scalar(shapes, v, 4, 0)), kit.splat(builder.fptrunc(m, _f32))
+            rest, pace, depth, e, f, de, df = (
+                kit.splat(kit.entry(numbers, i, views, v)) for i in range(7)
             )
-            away = builder.fdiv(builder.fmul(lanes, kit.splat(pace), flags=FLAGS), depth)
-            fraction, relative = kit.floor(builder.fadd(away, kit.splat(rest), flags=FLAGS))
-            base = builder.add(builder.add(at, builder.mul(v, stride)), cell)
-            values = builder.add(base, image)
-            depth = kit.negative(depth)
+            tight, wide = (
+                builder.fcmp_ordered(">", kit.entry(numbers, i, views, v), none) for i in (7, 8)
+            )
+            depth = kit.fma(lanes, kit.splat(kit.entry(shapes, 0, views, v)), depth)
+            away = builder.fdiv(builder.fmul(lanes, pace, flags=FLAGS), depth, flags=FLAGS)
+            spot = builder.fadd(away, rest, flags=FLAGS)
+            bins = kit.floored(spot)
+            relative = builder.fptosi(bins, kit.indices)
+            base = kit.base(at, stride, cells, v)
+            off = builder.fmul(builder.fsub(spot, bins, flags=FLAGS), depth, flags=FLAGS)
+            e, f = kit.fma(bins, de, e), kit.fma(bins, df, f)
+            middle = builder.fmul(half, builder.fadd(e, f, flags=FLAGS), flags=FLAGS)
+            change = builder.fmul(half, builder.fadd(de, df, flags=FLAGS), flags=FLAGS)
+            left = builder.fsub(middle, off, flags=FLAGS)
+            right = builder.fadd(middle, off, flags=FLAGS)
 
             def tap(t: int, value: Any, pick: Any) -> Any:
-                q = pick(slopes, base, t, relative)
-                b = pick(tops, base, t, relative)
-                p = pick(data, values, t, relative)
-                far = builder.fmul(kit.distance(fraction, t), depth, flags=FLAGS)
-                return kit.fma(kit.clip(kit.fma(far, q, b)), p, value)
+                count = kit.constant(float(t))
+                if t > 0:
+                    step = builder.fsub(change, depth, flags=FLAGS)
+                else:
+                    step = builder.fadd(change, depth, flags=FLAGS)
+                chord = kit.fma(count, step, right if t > 0 else left)
+                chord = kit.minimum(chord, kit.fma(count, de, e))
+                chord = kit.minimum(chord, kit.fma(count, df, f))
+                chord = kit.maximum(chord, kit.constant(0.0))
+                return kit.fma(chord, pick(data, base, t, relative), value)
 
             carried(kit.taps(tight, wide, tap, carried.value))
         kit.save(carried.result, total, 0)
