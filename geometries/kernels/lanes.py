@@ -81,6 +81,10 @@ class Kit:
         builder = self.builder
         return builder.fadd(builder.fmul(a, b, flags=FLAGS), c, flags=FLAGS)
 
+    def after(self, value: Any, change: Any, steps: int) -> Any:
+        """`value + steps * change`."""
+        return self.fma(self.constant(float(steps)), change, value) if steps else value
+
     def negative(self, a: Any) -> Any:
         return self.builder.fsub(self.constant(-0.0), a, flags=FLAGS)
 

@@ -189,14 +189,11 @@ def gather_fan(
             right = builder.fadd(middle, off, flags=FLAGS)
 
             def tap(t: int, value: Any, pick: Any) -> Any:
-                count = kit.constant(float(t))
-                if t > 0:
-                    step = builder.fsub(change, depth, flags=FLAGS)
-                else:
-                    step = builder.fadd(change, depth, flags=FLAGS)
-                chord = kit.fma(count, step, right if t > 0 else left)
-                chord = kit.minimum(chord, kit.fma(count, de, e))
-                chord = kit.minimum(chord, kit.fma(count, df, f))
+                step = builder.fsub if t > 0 else builder.fadd
+                step = step(change, depth, flags=FLAGS)
+                chord = kit.after(right if t > 0 else left, step, t)
+                chord = kit.minimum(chord, kit.after(e, de, t))
+                chord = kit.minimum(chord, kit.after(f, df, t))
                 chord = kit.maximum(chord, kit.constant(0.0))
                 return kit.fma(chord, pick(data, base, t, relative), value)
 
