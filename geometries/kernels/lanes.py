@@ -67,9 +67,7 @@ class Kit:
     def base(self, at: Any, stride: Any, cells: Any, row: Any) -> Any:
         """`at + row * stride + cells[row]`."""
         cell = self.builder.sext(self.builder.load(self.builder.gep(cells, [row])), _i64)
-        return self.builder.add(
-            self.builder.add(at, self.builder.mul(row, stride)), cell
-        )
+        return self.builder.add(self.builder.add(at, self.builder.mul(row, stride)), cell)
 
     def vector(self, data: Any, offset: Any) -> Any:
         return self.builder.load(self._vector_at(data, offset), align=4)

@@ -100,9 +100,7 @@ def gather_parallel(
     change of that place a cell, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`,
     and whether it reaches over 4 bins (1) or 2 (0). `total` (8,) float32.
     """
-    signature = types.void(
-        data, types.int64, types.int64, cells, numbers, shapes, total
-    )
+    signature = types.void(data, types.int64, types.int64, cells, numbers, shapes, total)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
@@ -154,9 +152,7 @@ def gather_fan(
     their changes a bin; whether lanes keep within 4 bins to both sides; whether shadows reach
     over 4 bins. Row 0 of `shapes`: the change of m a cell.
     """
-    signature = types.void(
-        data, types.int64, types.int64, cells, numbers, shapes, total
-    )
+    signature = types.void(data, types.int64, types.int64, cells, numbers, shapes, total)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)

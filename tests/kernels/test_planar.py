@@ -142,6 +142,8 @@ SCANS = {
     "coarse": lambda: make("parallel", (0.2, 1.1, 3.3), 4, 2.3, 0.1, (7, 6)),
     "fine": lambda: make("parallel", (0.2, 1.1, 3.3), 40, 0.17, 0.1, (7, 6)),
     "inside": lambda: make("fan", (0.2, 1.1, 2.2, 3.3, 4.4), 9, 0.8, 0.1, (9, 8), a=1.3, d=3.1),
+    "far": lambda: make("fan", (0.2, 1.9, 3.9), 14, 1.1, 0.1, (9, 10), a=300.0, d=450.0),
+    "far and magnified": lambda: make("fan", (0.7, 2.3), 24, 0.9, 0.1, (6, 9), a=90.0, d=160.0),
     "one cell": lambda: make("fan", F, 3, 0.2, 0.05, (1, 1)),
     "one row": lambda: make("parallel", (0.0, 0.5), 4, 0.8, 0.1, (1, 6)),
 }
