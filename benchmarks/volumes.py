@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from geometries.kernels import aligned, columns, oblique
+from geometries.kernels.aligned import kernel as aligned
+from geometries.kernels.columns import kernel as columns
+from geometries.kernels.oblique import kernel as oblique
 from geometries.kernels.volume_scan import VolumeScan
 from linops.compiled import pool
 

@@ -21,18 +21,19 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
-def gram_tile(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
-              numbers, weights, first_column, first_row, out, origin, plane, first_slice,
-              slices, tile):  # fmt: skip
-    b, y0, y1, x0, x1 = tile
+def gram_tile(table, part, weights, out, cut, work):
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    numbers, _, _, _, box, origin, _, first, _, _, fresh = part
+    b, y0, y1, x0, x1 = cut
     ny, nx = y1 - y0, x1 - x0
     lc = weights.shape[2]
-    i0, n = real_rows(first_row, weights.shape[3], heights.shape[0])
-    k0, count = slices[0], slices[1] - slices[0]
+    i0, n = real_rows(first[1], weights.shape[3], heights.shape[0])
+    k0, count = box[4], box[5] - box[4]
     fx, fy = x0 + origin[0], y0 + origin[1]
-    bx0, bx1 = max(fx, plane[0]), min(fx + nx, plane[1])
-    by0, by1 = max(fy, plane[2]), min(fy + ny, plane[3])
-    out[b, y0:y1, x0:x1] = 0
+    bx0, bx1 = max(fx, box[0]), min(fx + nx, box[1])
+    by0, by1 = max(fy, box[2]), min(fy + ny, box[3])
+    if fresh:
+        out[b, y0:y1, x0:x1] = 0
     if bx0 >= bx1 or by0 >= by1 or n * count == 0:
         return
     bounds = (float(bx0), float(bx1), float(by0), float(by1), 0.0, float(counts[2]))
@@ -48,7 +49,7 @@ def gram_tile(cone, frames, along, normal, heights, spacing, counts, sampling, c
             continue
         j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, along.shape[0],
                                 spacing, counts, bounds)  # fmt: skip
-        for j in range(max(j0, first_column), min(j1, first_column + lc)):
+        for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
             line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
             met = plane_walk(line, bx0, bx1, by0, by1, fx, fy, nx, cells, starts, stops)
             if met == 0:
@@ -57,17 +58,17 @@ def gram_tile(cone, frames, along, normal, heights, spacing, counts, sampling, c
                 cone, frames, number, along[j], normal[j], heights, spacing, counts, sampling,
                 line, 0.5 * (starts[0] + stops[met - 1]), i0, n, k0 - 2, level, slope, share,
                 factor, lines)  # fmt: skip
-            seen = weights[b, view, j - first_column]
+            seen = weights[b, view, j - first[0]]
             for m in range(met):
                 r0, r1, _ = rows_met(lines, starts[m], stops[m], n, k0, k0 + count)
                 parts = parts_of(lines[4], stops[m] - starts[m])
                 for q in range(r0, r1):
-                    value = float(seen[i0 - first_row + (q if rising else n - 1 - q)])
+                    value = float(seen[i0 - first[1] + (q if rising else n - 1 - q)])
                     _add_squares(total[cells[m]], value, factor[q], k0, count, level[q], slope[q],
                                  share[q], starts[m], stops[m], parts)  # fmt: skip
     for cell in range(ny * nx):
         for k in range(count):
-            out[b, y0 + cell // nx, x0 + cell % nx, k0 - first_slice + k] = total[cell, k + 1]
+            out[b, y0 + cell // nx, x0 + cell % nx, k0 - origin[2] + k] += total[cell, k + 1]
 
 
 @_compiled

@@ -33,18 +33,20 @@ _VIEWS = 64  # views after which an adjoint clears its sums
 
 
 @_compiled
-def forward_subset(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
-                   numbers, values, positions, first_slice, slices, out, first_column, first_row,
-                   tile, work):  # fmt: skip
-    i0, n = real_rows(first_row, out.shape[3], heights.shape[0])
-    k0, count = slices[0], slices[1] - slices[0]
-    left = first_column + max(tile[2], -first_column)
-    right = first_column + tile[3]
+def forward_subset(table, part, values, out, cut, work):
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    numbers, _, _, positions, box, origin, _, first, _, _, _ = part
+    view, begin, end = cut
+    number = numbers[view]
+    i0, n = real_rows(first[1], out.shape[3], heights.shape[0])
+    k0, count = box[4], box[5] - box[4]
+    left = first[0] + max(begin, -first[0])
+    right = first[0] + end
     cells = np.empty(2, np.int64)
     starts = np.empty(2, np.float64)
     stops = np.empty(2, np.float64)
     groups = groups_of(n, work)
-    kept = tile[3] - tile[2]
+    kept = end - begin
     level, slope, share, factor, _ = empty_tables(groups * kept, work)
     size = level.shape[0] // max(kept, 1)
     lines = np.empty((kept, 5))
@@ -54,73 +56,70 @@ def forward_subset(cone, frames, along, normal, heights, spacing, counts, sampli
     made = np.zeros(kept, np.bool_)
     total = np.zeros((kept, out.shape[0], size), work.dtype)
     column = np.zeros((out.shape[0], FRONT + count + 2 + BACK), work.dtype)
-    for view in range(tile[0], tile[1]):
-        number = numbers[view]
-        out[:, view, tile[2] : tile[3]] = 0
-        if number < 0 or number >= frames.shape[0] or n * count == 0:
+    out[:, view, begin:end] = 0
+    if number < 0 or number >= frames.shape[0] or n * count == 0:
+        return
+    for s in range(positions.shape[0]):
+        if positions[s] < 0:
             continue
-        made[:] = False
-        total[:] = 0
-        for s in range(positions.shape[0]):
-            if positions[s] < 0:
+        y, x = positions[s] // counts[0], positions[s] % counts[0]
+        bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
+        j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys,
+                                along.shape[0], spacing, counts, bounds)  # fmt: skip
+        empty = True
+        for j in range(max(j0, left), min(j1, right)):
+            c = j - first[0] - begin
+            rows = slice(c * size, (c + 1) * size)
+            if not made[c]:
+                rays[c] = np.array(
+                    plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
+                )
+            line = _line(rays[c])
+            if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
                 continue
-            y, x = positions[s] // counts[0], positions[s] % counts[0]
-            bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
-            j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys,
-                                    along.shape[0], spacing, counts, bounds)  # fmt: skip
-            fresh = True
-            for j in range(max(j0, left), min(j1, right)):
-                c = j - first_column - tile[2]
-                rows = slice(c * size, (c + 1) * size)
-                if not made[c]:
-                    rays[c] = np.array(
-                        plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-                    )
-                line = _line(rays[c])
-                if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
-                    continue
-                start, stop = starts[0], stops[0]
-                if not made[c]:
-                    made[c] = True
-                    rising[c], bits[c] = set_rows(
-                        cone, frames, number, along[j], normal[j], heights, spacing, counts,
-                        sampling, line, 0.5 * (start + stop), i0, n, k0 - 2, level[rows],
-                        slope[rows], share[rows], factor[rows], lines[c])  # fmt: skip
-                r0, r1, spread = rows_met(lines[c], start, stop, n, k0, k0 + count)
-                if r0 >= r1:
-                    continue
-                if fresh:
-                    fresh = False
-                    for b in range(out.shape[0]):
-                        source = values[b, s][k0 - first_slice :]
-                        target = column[b][FRONT + 2 :]
-                        for k in range(count):
-                            store(target, k, work.dtype.type(load(source, k)))
-                parts = parts_of(lines[c, 4], stop - start)
-                for part in range(parts):
-                    one, two = part_of(start, stop, part, parts)
-                    march(column, column.shape[1], total[c], level[rows], slope[rows],
-                          share[rows], r0, r1, k0 - 2, count + 2, bits[c], one, two,
-                          spread)  # fmt: skip
-        for c in range(kept):
-            if made[c]:
+            start, stop = starts[0], stops[0]
+            if not made[c]:
+                made[c] = True
+                rising[c], bits[c] = set_rows(
+                    cone, frames, number, along[j], normal[j], heights, spacing, counts,
+                    sampling, line, 0.5 * (start + stop), i0, n, k0 - 2, level[rows],
+                    slope[rows], share[rows], factor[rows], lines[c])  # fmt: skip
+            r0, r1, spread = rows_met(lines[c], start, stop, n, k0, k0 + count)
+            if r0 >= r1:
+                continue
+            if empty:
+                empty = False
                 for b in range(out.shape[0]):
-                    seen = out[b, view, tile[2] + c][i0 - first_row :]
-                    for q in range(n):
-                        r = q if rising[c] else n - 1 - q
-                        seen[r] = total[c, b, q] * factor[c * size + q]
+                    source = values[b, s][k0 - origin[2] :]
+                    target = column[b][FRONT + 2 :]
+                    for k in range(count):
+                        store(target, k, work.dtype.type(load(source, k)))
+            parts = parts_of(lines[c, 4], stop - start)
+            for piece in range(parts):
+                one, two = part_of(start, stop, piece, parts)
+                march(column, column.shape[1], total[c], level[rows], slope[rows],
+                      share[rows], r0, r1, k0 - 2, count + 2, bits[c], one, two,
+                      spread)  # fmt: skip
+    for c in range(kept):
+        if made[c]:
+            for b in range(out.shape[0]):
+                seen = out[b, view, begin + c][i0 - first[1] :]
+                for q in range(n):
+                    r = q if rising[c] else n - 1 - q
+                    seen[r] = total[c, b, q] * factor[c * size + q]
 
 
 @_compiled
-def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
-                   numbers, projections, positions, first_slice, slices, out, first_column,
-                   first_row, tile, work):  # fmt: skip
-    b0, b1, s0, s1 = tile
+def adjoint_subset(table, part, projections, out, cut, work):
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    numbers, _, _, positions, box, origin, _, first, _, _, fresh = part
+    b0, b1, s0, s1 = cut
     nb = b1 - b0
     lc = projections.shape[2]
-    i0, n = real_rows(first_row, projections.shape[3], heights.shape[0])
-    k0, count = slices[0], slices[1] - slices[0]
-    out[b0:b1, s0:s1] = 0
+    i0, n = real_rows(first[1], projections.shape[3], heights.shape[0])
+    k0, count = box[4], box[5] - box[4]
+    if fresh:
+        out[b0:b1, s0:s1] = 0
     if n * count == 0:
         return
     cells = np.empty(2, np.int64)
@@ -150,10 +149,10 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                 bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
                 j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys,
                                         along.shape[0], spacing, counts, bounds)  # fmt: skip
-                for j in range(max(j0, first_column), min(j1, first_column + lc)):
-                    c = (j - first_column) % kept
+                for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
+                    c = (j - first[0]) % kept
                     rows = slice(c * size, (c + 1) * size)
-                    ticket = view * lc + j - first_column
+                    ticket = view * lc + j - first[0]
                     if ready[c] != ticket:
                         rays[c] = np.array(
                             plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
@@ -172,7 +171,7 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                             sampling, line, 0.5 * (start + stop), i0, n, k0 - 2, level[rows],
                             slope[rows], share[rows], factor[rows], lines[c])  # fmt: skip
                         for b in range(nb):
-                            seen = projections[b0 + b, view, j - first_column][i0 - first_row :]
+                            seen = projections[b0 + b, view, j - first[0]][i0 - first[1] :]
                             for q in range(n):
                                 r = q if up else n - 1 - q
                                 values[c, b, q] = seen[r] * factor[c * size + q]
@@ -181,8 +180,8 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
                     if r0 >= r1:
                         continue
                     parts = parts_of(lines[c, 4], stop - start)
-                    for part in range(parts):
-                        one, two = part_of(start, stop, part, parts)
+                    for piece in range(parts):
+                        one, two = part_of(start, stop, piece, parts)
                         split(places, pairs, level[rows], slope[rows], share[rows], r0, r1,
                               k0 - 2, count + 2, bits[c], one, two)  # fmt: skip
                         for b in range(nb):
@@ -195,7 +194,7 @@ def adjoint_subset(cone, frames, along, normal, heights, spacing, counts, sampli
             for b in range(nb):
                 for s in range(s0, s1):
                     at = (b * (s1 - s0) + s - s0) * width
-                    clear(slots[at : at + width], out[b0 + b, s][k0 - first_slice :], count)
+                    clear(slots[at : at + width], out[b0 + b, s][k0 - origin[2] :], count)
 
 
 @_compiled

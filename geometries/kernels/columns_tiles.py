@@ -34,13 +34,15 @@ _VIEWS = 64  # views after which an adjoint clears its sums
 
 
 @_compiled
-def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
-                 numbers, volume, lx, origin, plane, first_slice, slices, out, first_column,
-                 first_row, tile, work):  # fmt: skip
-    cols = along.shape[0]
-    i0, n = real_rows(first_row, out.shape[3], heights.shape[0])
-    k0, count = slices[0], slices[1] - slices[0]
-    room = max(1, plane[1] - plane[0] + plane[3] - plane[2])
+def forward_tile(table, part, source, out, cut, work):
+    cone, frames, along, normal, heights, spacing, counts, sampling, _, _ = table
+    numbers, _, _, _, box, origin, local, first, _, _, _ = part
+    view, left, right = cut
+    number, cols, lx = numbers[view], along.shape[0], local[1]
+    i0, n = real_rows(first[1], out.shape[3], heights.shape[0])
+    k0, count = box[4], box[5] - box[4]
+    volume = source.reshape(source.shape[0], local[0] * lx, local[2])
+    room = max(1, box[1] - box[0] + box[3] - box[2])
     cells = np.empty(room, np.int64)
     starts = np.empty(room, np.float64)
     stops = np.empty(room, np.float64)
@@ -48,59 +50,57 @@ def forward_tile(cone, frames, along, normal, heights, spacing, counts, sampling
     level, slope, share, factor, lines = empty_tables(groups, work)
     total = np.zeros((out.shape[0], level.shape[0]), work.dtype)
     column = np.zeros((out.shape[0], FRONT + count + 2 + BACK), work.dtype)
-    for view in range(tile[0], tile[1]):
-        number = numbers[view]
-        for c in range(tile[2], tile[3]):
-            out[:, view, c] = 0
-            j = c + first_column
-            if number < 0 or number >= frames.shape[0] or j < 0 or j >= cols or n * count == 0:
+    for c in range(left, right):
+        out[:, view, c] = 0
+        j = c + first[0]
+        if number < 0 or number >= frames.shape[0] or j < 0 or j >= cols or n * count == 0:
+            continue
+        line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
+        met = plane_walk(line, box[0], box[1], box[2], box[3], origin[0], origin[1], lx,
+                         cells, starts, stops)  # fmt: skip
+        if met == 0:
+            continue
+        rising, bits = set_rows(
+            cone, frames, number, along[j], normal[j], heights, spacing, counts, sampling, line,
+            0.5 * (starts[0] + stops[met - 1]), i0, n, k0 - 2, level, slope, share, factor,
+            lines)  # fmt: skip
+        total[:] = 0
+        for m in range(met):
+            start, stop = starts[m], stops[m]
+            r0, r1, spread = rows_met(lines, start, stop, n, k0, k0 + count)
+            if r0 >= r1:
                 continue
-            line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-            met = plane_walk(line, plane[0], plane[1], plane[2], plane[3], origin[0], origin[1],
-                             lx, cells, starts, stops)  # fmt: skip
-            if met == 0:
-                continue
-            rising, bits = set_rows(
-                cone, frames, number, along[j], normal[j], heights, spacing, counts, sampling,
-                line, 0.5 * (starts[0] + stops[met - 1]), i0, n, k0 - 2, level, slope, share,
-                factor, lines)  # fmt: skip
-            total[:] = 0
-            for m in range(met):
-                start, stop = starts[m], stops[m]
-                r0, r1, spread = rows_met(lines, start, stop, n, k0, k0 + count)
-                if r0 >= r1:
-                    continue
-                for b in range(out.shape[0]):
-                    source = volume[b, cells[m]][k0 - first_slice :]
-                    target = column[b][FRONT + 2 :]
-                    for k in range(count):
-                        store(target, k, work.dtype.type(load(source, k)))
-                parts = parts_of(lines[4], stop - start)
-                for part in range(parts):
-                    one, two = part_of(start, stop, part, parts)
-                    march(column, column.shape[1], total, level, slope, share, r0, r1, k0 - 2,
-                          count + 2, bits, one, two, spread)  # fmt: skip
             for b in range(out.shape[0]):
-                seen = out[b, view, c][i0 - first_row :]
-                for q in range(n):
-                    r = q if rising else n - 1 - q
-                    store(seen, r, out.dtype.type(load(total[b], q) * load(factor, q)))
+                seen = volume[b, cells[m]][k0 - origin[2] :]
+                target = column[b][FRONT + 2 :]
+                for k in range(count):
+                    store(target, k, work.dtype.type(load(seen, k)))
+            parts = parts_of(lines[4], stop - start)
+            for piece in range(parts):
+                one, two = part_of(start, stop, piece, parts)
+                march(column, column.shape[1], total, level, slope, share, r0, r1, k0 - 2,
+                      count + 2, bits, one, two, spread)  # fmt: skip
+        for b in range(out.shape[0]):
+            seen = out[b, view, c][i0 - first[1] :]
+            for q in range(n):
+                r = q if rising else n - 1 - q
+                store(seen, r, out.dtype.type(load(total[b], q) * load(factor, q)))
 
 
 @_compiled
-def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys,
-                 numbers, projections, first_column, first_row, out, origin, plane, first_slice,
-                 slices, tile, work):  # fmt: skip
-    b0, b1, y0, y1, x0, x1 = tile
+def adjoint_tile(table, part, projections, out, cut, work):
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    numbers, _, _, _, box, origin, _, first, _, _, fresh = part
+    b0, b1, y0, y1, x0, x1 = cut
     ny, nx, nb = y1 - y0, x1 - x0, b1 - b0
-    cols = along.shape[0]
-    lc = projections.shape[2]
-    i0, n = real_rows(first_row, projections.shape[3], heights.shape[0])
-    k0, count = slices[0], slices[1] - slices[0]
+    cols, lc = along.shape[0], projections.shape[2]
+    i0, n = real_rows(first[1], projections.shape[3], heights.shape[0])
+    k0, count = box[4], box[5] - box[4]
     fx, fy = x0 + origin[0], y0 + origin[1]
-    bx0, bx1 = max(fx, plane[0]), min(fx + nx, plane[1])
-    by0, by1 = max(fy, plane[2]), min(fy + ny, plane[3])
-    out[b0:b1, y0:y1, x0:x1] = 0
+    bx0, bx1 = max(fx, box[0]), min(fx + nx, box[1])
+    by0, by1 = max(fy, box[2]), min(fy + ny, box[3])
+    if fresh:
+        out[b0:b1, y0:y1, x0:x1] = 0
     if bx0 >= bx1 or by0 >= by1 or n * count == 0:
         return
     bounds = (float(bx0), float(bx1), float(by0), float(by1), 0.0, float(counts[2]))
@@ -121,7 +121,7 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
         if 0 <= number < frames.shape[0]:
             j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                     counts, bounds)  # fmt: skip
-            for j in range(max(j0, first_column), min(j1, first_column + lc)):
+            for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
                 line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                 met = plane_walk(line, bx0, bx1, by0, by1, fx, fy, nx, cells, starts, stops)
                 if met == 0:
@@ -132,7 +132,7 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                     factor, lines)  # fmt: skip
                 dirty = True
                 for b in range(nb):
-                    seen = projections[b0 + b, view, j - first_column][i0 - first_row :]
+                    seen = projections[b0 + b, view, j - first[0]][i0 - first[1] :]
                     if rising:
                         for q in range(n):
                             store(values[b], q, load(seen, q) * load(factor, q))
@@ -146,8 +146,8 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                     if r0 >= r1:
                         continue
                     parts = parts_of(lines[4], stop - start)
-                    for part in range(parts):
-                        one, two = part_of(start, stop, part, parts)
+                    for piece in range(parts):
+                        one, two = part_of(start, stop, piece, parts)
                         split(places, pairs, level, slope, share, r0, r1, k0 - 2, count + 2,
                               bits, one, two)  # fmt: skip
                         for b in range(nb):
@@ -162,7 +162,7 @@ def adjoint_tile(cone, frames, along, normal, heights, spacing, counts, sampling
                 for cell in range(ny * nx):
                     at = (b * ny * nx + cell) * width
                     target = out[b0 + b, y0 + cell // nx, x0 + cell % nx]
-                    clear(slots[at : at + width], target[k0 - first_slice :], count)
+                    clear(slots[at : at + width], target[k0 - origin[2] :], count)
 
 
 @_compiled

@@ -28,7 +28,7 @@ _MODULES = {
     "aligned": "aligned",
     "columns": "columns",
     "oblique": "oblique",
-    "sampled": "sampled",
+    "sampled": "oblique",
     "joseph": "joseph",
 }
 
@@ -140,13 +140,13 @@ class PlanarRunner:
 class VolumeRunner:
     """Volumes `(z, y, x)` and projections `(view, row, col)`, any batch axes in front.
 
-    `kernel` has the functions of the module `columns`; by default the module that the projector's
-    frames allow.
+    `kernel` is a `VolumeKernel`; by default the one that the projector's frames allow.
     """
 
     def __init__(self, projector: Projector, kernel: Any = None) -> None:
         if kernel is None:
-            kernel = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
+            module = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
+            kernel = getattr(module, "kernel", module)
         self._kernel = kernel
         grid, detector = projector.grid, projector.geometry.detector.host
         self._scan = VolumeScan.from_frames(

@@ -43,7 +43,7 @@ class VolumeScan:
     shape, pitch, offset : (rows, cols), (dv, du), (v0, u0) of the whole detector.
     curvature : None for a flat detector, else the radius of a cylinder with axis parallel to v.
     grid_shape, spacing, center : (nz, ny, nx), (dz, dy, dx), (cz, cy, cx) of the whole grid.
-    points : None, or for a detector that is a surface, which only the kernel `sampled` projects:
+    points : None, or for a detector that is a surface, which have kernels ray by ray:
         from positions of n views to where their cells stand, (n, rows, cols, 3).
     """
 

@@ -20,6 +20,7 @@ __all__ = [
     "boxes",
     "check",
     "common_rows",
+    "detector_cuts",
     "detector_tiles",
     "overlap",
     "patches",
@@ -116,6 +117,23 @@ def detector_tiles(
     if most is not None:
         size = min(size, most)
     return [(v, v + 1, c, d) for v in range(views) for c, d in blocks(columns, size)]
+
+
+def detector_cuts(
+    views: Sequence[int], columns: int, workers: int, most: int | None = None
+) -> list[tuple[int, int, int]]:
+    """Cuts (view, column start, column stop), several for each worker.
+
+    Views are cut along columns where they alone are too few, or where `most` bounds the columns of
+    a cut.
+    """
+    if not len(views) or columns == 0:
+        return []
+    pieces = -(-8 * workers // len(views))
+    size = -(-columns // min(pieces, columns))
+    if most is not None:
+        size = min(size, most)
+    return [(v, c, d) for v in views for c, d in blocks(columns, size)]
 
 
 def check(name: str, array: NDArray[np.floating], shape: Sequence[int | None]) -> None:

@@ -9,7 +9,8 @@ import pytest
 import volume_checks as checks
 from volume_reference import ANGLES, cell_matrix, cone, dense, parallel, run_adjoint, run_forward
 
-from geometries.kernels import aligned, structure
+from geometries.kernels import structure
+from geometries.kernels.aligned import kernel as aligned
 from linops.errors import GeometryError
 
 WIDE = {"grid_shape": (5, 6, 7), "spacing": (0.5, 2.0, 1.5), "center": (0.3, -0.7, 0.4)}

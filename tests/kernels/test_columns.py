@@ -19,7 +19,9 @@ from volume_reference import (
     tilted,
 )
 
-from geometries.kernels import columns, oblique, structure
+from geometries.kernels import structure
+from geometries.kernels.columns import kernel as columns
+from geometries.kernels.oblique import kernel as oblique
 
 UP = np.array([0.0, 0.0, 1.0])
 SCANS = random_scans()

@@ -12,7 +12,9 @@ import pytest
 from volume_reference import cone, parallel
 
 from geometries import Detector, Grid, ParallelBeam, Projector
-from geometries.kernels import aligned, columns, oblique
+from geometries.kernels.aligned import kernel as aligned
+from geometries.kernels.columns import kernel as columns
+from geometries.kernels.oblique import kernel as oblique
 from linops.compiled import pool
 
 MIB = 1 << 20

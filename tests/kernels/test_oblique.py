@@ -19,7 +19,7 @@ from volume_reference import (
     tilted,
 )
 
-from geometries.kernels import oblique
+from geometries.kernels.oblique import kernel as oblique
 from geometries.kernels.volume_scan import VolumeScan
 
 SCANS = random_scans()
