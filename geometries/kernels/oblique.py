@@ -45,15 +45,18 @@ def _forward(table, part, source, out, cut, work):
     room = max(1, box[1] - box[0] + box[3] - box[2] + box[5] - box[4])
     cells = np.empty(room, np.int64)
     pieces = np.empty(room, np.float64)
-    frame = np.zeros((1, 24))
+    surface, frame = places.shape[0] > 0, np.zeros((1, 24))
+    rays, at, share = (frame, 0, 0.0) if surface else (frames, number, 1.0)
     for c in range(left, right):
         j = c + first[0]
         for r in range(out.shape[3]):
             i = r + first[1]
             count = 0
             if 0 <= number < frames.shape[0] and 0 <= j < cols and 0 <= i < rows:
-                line = _ray(cone, frames, number, along, normal, heights, spacing, counts, places,
-                            view - start, j, i, frame)  # fmt: skip
+                if surface:
+                    _place(frame, frames, number, places, view - start, j, i)
+                line = ray(cone, rays, at, share * along[j], share * normal[j],
+                           share * heights[i], spacing, counts)  # fmt: skip
                 count = walk(line, box[0], box[1], box[2], box[3], box[4], box[5], origin[0],
                              origin[1], origin[2], local[0], local[1], local[2], cells,
                              pieces)  # fmt: skip
@@ -83,13 +86,13 @@ def _adjoint(table, part, projections, out, cut, work):
     bounds = (float(bx0), float(bx1), float(by0), float(by1), float(bz0), float(bz1))
     cells = np.empty(nx + ny + nz, np.int64)
     pieces = np.empty(nx + ny + nz, np.float64)
-    frame = np.zeros((1, 24))
-    surface = places.shape[0] > 0
+    surface, frame = places.shape[0] > 0, np.zeros((1, 24))
+    rays, share = (frame, 0.0) if surface else (frames, 1.0)
     for view in range(numbers.shape[0]):
         number = numbers[view]
         if number < 0 or number >= frames.shape[0]:
             continue
-        j0, j1, i0, i1 = 0, cols, 0, rows
+        at, j0, j1, i0, i1 = 0 if surface else number, 0, cols, 0, rows
         if not surface:
             j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                     counts, bounds)  # fmt: skip
@@ -100,8 +103,10 @@ def _adjoint(table, part, projections, out, cut, work):
             elif cone and _passes(frames, number, places, view - start, j, spacing, counts, bounds):
                 continue
             for i in range(max(i0, first[1]), min(i1, first[1] + projections.shape[3])):
-                line = _ray(cone, frames, number, along, normal, heights, spacing, counts, places,
-                            view - start, j, i, frame)  # fmt: skip
+                if surface:
+                    _place(frame, frames, number, places, view - start, j, i)
+                line = ray(cone, rays, at, share * along[j], share * normal[j],
+                           share * heights[i], spacing, counts)  # fmt: skip
                 count = walk(line, bx0, bx1, by0, by1, bz0, bz1, fx, fy, fz, ny, nx, nz,
                              cells, pieces)  # fmt: skip
                 value = float(projections[b, view, j - first[0], i - first[1]])
@@ -199,15 +204,11 @@ def _adjoint_subset(table, part, projections, out, cut, work):
 
 
 @_compiled
-def _ray(cone, frames, number, along, normal, heights, spacing, counts, places, view, j, i,
-         frame):  # fmt: skip
-    """The ray of cell (i, j), from the frames or, for a surface, from its place."""
-    if places.shape[0] == 0:
-        return ray(cone, frames, number, along[j], normal[j], heights[i], spacing, counts)
+def _place(frame, frames, number, places, view, j, i):
+    """Make `frame` that of one cell of a surface, its centre where the cell stands."""
     for a in range(3):
         frame[0, a] = frames[number, a]
         frame[0, 3 + a] = places[view, j, i, a]
-    return ray(cone, frame, 0, 0.0, 0.0, 0.0, spacing, counts)
 
 
 @_compiled
