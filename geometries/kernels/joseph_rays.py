@@ -3,9 +3,10 @@
 A ray is driven by the axis along which it crosses most cells (the first of x, y, z in a tie). Its
 part in a slab, one layer of cells across that axis, counts with its length; the value there is
 interpolated between the four cells whose centres enclose the middle of the part (Joseph 1982). Of
-the outermost centres half a cell remains. A weight follows from the ray and the number of the slab
-alone, so it has the same bits forward and adjoint, whole or of any part. Sums belong to the
-kernels.
+the outermost centres half a cell remains. `plane_samples` are the slabs of all rays of a detector
+column, where it is parallel to z and its rays are driven by x or y. A weight follows from the ray
+and the number of the slab alone, so it has the same bits forward and adjoint, whole or of any part.
+Sums belong to the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numba import njit
 
 from geometries.kernels.rays3d import crossing_range, inverse
 
-__all__ = ["SIDES", "samples"]
+__all__ = ["SIDES", "plane_samples", "samples"]
 
 SIDES = 4  # cells a slab
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
@@ -40,6 +41,60 @@ def samples(line, box, first, local, cells, weights):
     if ay >= az:
         return _march(y, z, x, start, stop, metre, cells, weights)
     return _march(z, x, y, start, stop, metre, cells, weights)
+
+
+@_compiled
+def plane_samples(line, x0, x1, y0, y1, fx, fy, lx, cells, shares, middles):
+    """List the slabs of [x0, x1) x [y0, y1) in which a column's ray has values, in rising order.
+
+    Writes for each the middle of its part, flat positions (2, slabs) in a C-contiguous (ly, lx)
+    array whose first cell is (fx, fy), -1 outside the box, and their shares of the part's length,
+    in units of `rays3d.plane_ray`; returns the number of slabs, at most the longer extent.
+    """
+    x = (line[0], line[2], x0, x1, fx, 1)
+    y = (line[1], line[3], y0, y1, fy, lx)
+    if abs(line[2]) >= abs(line[3]):
+        return _plane_march(x, y, line[4], line[5], cells, shares, middles)
+    return _plane_march(y, x, line[4], line[5], cells, shares, middles)
+
+
+@_compiled
+def _plane_march(drive, one, start, stop, cells, shares, middles):
+    o, d, low, high, first, stride = drive
+    o1, d1, low1, high1, first1, stride1 = one
+    inv = inverse(d)[0]
+    begin, end = _range(o, d, low, high)
+    begin1, end1 = _range(o1, d1, low1 - 1, high1 + 1)
+    here, last = max(start, max(begin, begin1)), min(stop, min(end, end1))
+    if not here < last:
+        return 0
+    near, far = o + here * d, o + last * d
+    if near > far:
+        near, far = far, near
+    count = 0
+    for j in range(max(low, int(math.floor(near)) - 1), min(high, int(math.floor(far)) + 2)):
+        t1, t2 = (j - o) * inv, (j + 1 - o) * inv
+        if t1 > t2:
+            t1, t2 = t2, t1
+        t1, t2 = max(t1, start), min(t2, stop)
+        if not t1 < t2:
+            continue
+        middle = 0.5 * (t1 + t2)
+        p = o1 + middle * d1 - 0.5
+        below = math.floor(p)
+        share = p - below
+        i = int(min(max(below, low1 - 2.0), float(high1)))
+        left, right = low1 <= i < high1, low1 <= i + 1 < high1 and share > 0.0
+        if not (left or right):
+            continue
+        place = (j - first) * stride + (i - first1) * stride1
+        shares[0, count] = (t2 - t1) * (1.0 - share)
+        shares[1, count] = (t2 - t1) * share
+        cells[0, count] = place if left else -1
+        cells[1, count] = place + stride1 if right else -1
+        middles[count] = middle
+        count += 1
+    return count
 
 
 @_compiled

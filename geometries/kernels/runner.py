@@ -30,6 +30,7 @@ _MODULES = {
     "oblique": "oblique",
     "sampled": "oblique",
     "joseph": "joseph",
+    "joseph columns": "joseph_columns",
 }
 
 

@@ -18,6 +18,7 @@ from geometries import (
     ParallelBeam,
     Projector,
     Surface,
+    Trajectory,
     Translation,
     perturb,
 )
@@ -32,6 +33,12 @@ PRECISIONS = ("fast", "float32", "float64")
 
 def bent(a: Any, b: Any, view: Any, depth: Any) -> Any:
     return np.stack([a + 0.1 * np.sin(a), b * 1.0, depth * np.cos(a + view) + 0.1 * b], axis=-1)
+
+
+def downwards(detector: Detector) -> Trajectory:
+    """A cone whose rows run against z."""
+    t = ConeBeam(ANGLES, detector, 7.1, 12.4).trajectory
+    return Trajectory("cone", t.sources, t.centers, t.u, -t.v, detector)
 
 
 def scans() -> dict[str, tuple[Any, Grid]]:
@@ -51,6 +58,16 @@ def scans() -> dict[str, tuple[Any, Grid]]:
         "helix": (cone, SOLID),
         "curved": (ConeBeam(ANGLES, Detector((4, 5), 1.9, curvature=12.4), 7.1, 12.4), SOLID),
         "inner": (ConeBeam(ANGLES, Detector((4, 5), (0.9, 0.7)), 1.2, 2.0), SOLID),
+        # Rows many slices apart and driven by z, and many rows a slice.
+        "thin": (
+            ConeBeam(ANGLES, Detector((9, 5), (4.1, 1.9)), 7.1, 12.4),
+            Grid((11, 4, 5), (0.23, 0.9, 0.6)),
+        ),
+        "coarse": (
+            ConeBeam(ANGLES, Detector((4, 5), (6.1, 1.9)), 30.0, 40.0),
+            Grid((40, 4, 5), (0.4, 0.9, 0.6)),
+        ),
+        "dense": (downwards(Detector((21, 5), (0.11, 1.9), (0.3, 0.1))), SOLID),
         "moved": (Translation(places, panel, 7.1, 12.4), SOLID),
         "askew": (perturb(cone, np.random.default_rng(1), 0.1, 0.05, 0.3), SOLID),
         "surface": (ConeBeam(ANGLES, surface, 7.1, 12.4), SOLID),
@@ -135,6 +152,24 @@ def test_compiled_and_portable_weights_are_one(name: str) -> None:
     for weights, scale in ((None, np.ones(A.codomain.size)), (w, w.ravel())):
         found, wanted = A.gram(weights).diagonal(), (dense**2 * scale[:, None]).sum(0)
         np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-12, atol=1e-12 * wanted.max())
+
+
+@pytest.mark.parametrize("curvature", [None, 90.0])
+def test_rows_of_a_column_have_the_values_of_their_rays(curvature: float | None) -> None:
+    from geometries.kernels import joseph as rays
+    from geometries.kernels.runner import VolumeRunner
+
+    turns = np.linspace(0, 2 * np.pi, 5, endpoint=False) + 0.01
+    beam = ConeBeam(turns, Detector((44, 30), 1.2, (3.0, 0.2), curvature), 60, 90, advance=9.0)
+    grid = Grid((37, 24, 20), (0.9, 1.1, 1.0))
+    A = joseph(beam, grid, precision="float64")
+    x, y = A.domain.random(0), A.codomain.random(1)
+    slow = VolumeRunner(A, rays)
+    forward, back = slow.forward(x), slow.adjoint(y)
+    for precision, bound in (("float64", 1e-13), ("float32", 1e-7), ("fast", 1e-6)):
+        B = A.with_precision(precision)
+        assert np.abs(B @ x.astype(B.dtype) - forward).max() <= bound * np.abs(forward).max()
+        assert np.abs(B.H @ y.astype(B.dtype) - back).max() <= bound * np.abs(back).max()
 
 
 def test_small_terms_survive_large_ones() -> None:
