@@ -41,7 +41,7 @@ def main() -> None:
     for n in options.sizes:
         cells = round(1.2 * n)
         axis, far, pitch = 3.0 * n, 4.5 * n, 1.3
-        angles = np.arange(VIEWS) * (2 * np.pi / VIEWS)
+        angles = 0.1 + np.arange(VIEWS) * (2 * np.pi / VIEWS)  # no ray in a face of cells
         beam = ConeBeam(angles, Detector((cells, cells), pitch), axis, far)
         A = Projector(beam, Grid((n, n, n)), precision=options.precision)
         frames = [
