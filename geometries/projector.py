@@ -161,11 +161,12 @@ class Projector(LinearOperator):
 
     @property
     def path(self) -> str | None:
-        """The way that the frames allow compiled code to take, chosen for the whole scan.
+        """The way that the frames allow compiled code to take, view by view.
 
         `"planar"`, `"aligned rows"`, `"aligned"`, `"columns"`, `"oblique"` or `"sampled"` (see
-        `geometries/kernels/structure.py`, which has their tolerances), `"joseph"`, or that of a
-        footprint; None for portable code, which has one way. `describe()` shows it.
+        `geometries/kernels/structure.py`, which has their tolerances), or where views differ the
+        number of each, `"4 aligned, 3 columns"`; `"joseph"`, or that of a footprint; None for
+        portable code, which has one way. `describe()` shows it.
         """
         return self._kernel if self.backend == "numba" else None
 

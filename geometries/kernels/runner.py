@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from geometries.kernels.mixed import MixedKernel
 from geometries.kernels.planar import PlanarScan
+from geometries.kernels.structure import groups_of
 from geometries.kernels.volume_scan import VolumeScan
 from geometries.surfaces import cell_points
 
@@ -145,14 +147,11 @@ class VolumeRunner:
     """
 
     def __init__(self, projector: Projector, kernel: Any = None) -> None:
-        if kernel is None:
-            module = import_module(f"geometries.kernels.{_MODULES[projector._kernel]}")
-            kernel = getattr(module, "kernel", module)
-        self._kernel = kernel
         grid, detector = projector.grid, projector.geometry.detector.host
         self._scan = VolumeScan.from_frames(
             projector.geometry.kind, np.asarray(projector.frames), detector, grid
         )
+        self._kernel = _kernel_of(projector._kernel, self._scan) if kernel is None else kernel
         self._dtype = projector.domain.dtype
         self._volume, self._projections = projector.domain.shape, projector.codomain.shape
         window = [int(n) for n in np.asarray(projector.window)]
@@ -260,6 +259,18 @@ class VolumeRunner:
     def _empty(self, batch: int, shape: tuple[int, ...]) -> np.ndarray:
         views, rows, cols = shape
         return np.empty((batch, views, cols, rows), self._dtype)
+
+
+def _kernel_of(name: str, scan: VolumeScan) -> Any:
+    """The kernel of a name that `structure.kernel_of` gave to the whole of a scan, for a part."""
+    if name in _MODULES:
+        return _named(name)
+    return MixedKernel(scan, [(_named(each), views) for each, views in groups_of(scan)])
+
+
+def _named(name: str) -> Any:
+    module = import_module(f"geometries.kernels.{_MODULES[name]}")
+    return getattr(module, "kernel", module)
 
 
 def _split_batch(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:

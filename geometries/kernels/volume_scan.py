@@ -10,7 +10,7 @@ the trajectory, the choice of kernel to the projector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ class VolumeScan:
     def views(self) -> int:
         """Number of views."""
         return int(self.centers.shape[0])
+
+    def of_views(self, views: NDArray[np.intp]) -> VolumeScan:
+        """The scan of some views, whose cells are no surface."""
+        names = ("origins", "directions", "centers", "u", "v")
+        return replace(self, **{name: getattr(self, name)[views] for name in names})
 
     def places(self, numbers: NDArray[np.int64]) -> Array:
         """Where the cells of a surface stand from the grid's centre, (views, cols, rows, 3).

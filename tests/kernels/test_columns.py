@@ -51,7 +51,7 @@ LAWS = [
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, name):
-    assert structure.columns_upright(SCANS[name])
+    assert structure.columns_upright(SCANS[name]).all()
     law(columns, SCANS[name])
 
 
@@ -61,11 +61,11 @@ def test_worked_values(case):
 
 
 def test_what_is_not_supported():
-    assert not structure.columns_upright(tilted(SCANS["cone"]))
-    assert not structure.columns_upright(tilted(SCANS["parallel"], size=1e-6))
+    assert not structure.columns_upright(tilted(SCANS["cone"])).any()
+    assert not structure.columns_upright(tilted(SCANS["parallel"], size=1e-6)).any()
     flat = SCANS["parallel"]
     vertical = np.zeros_like(flat.directions) + UP
-    assert not structure.columns_upright(dataclasses.replace(flat, directions=vertical))
+    assert not structure.columns_upright(dataclasses.replace(flat, directions=vertical)).any()
 
 
 def unit_grid(shape, spacing=(1.0, 1.0, 1.0)):
