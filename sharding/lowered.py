@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.functionals.functional import Functional
+from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator, Operator
 from linops.space import ProductSpace
 from sharding.devices import family
@@ -101,20 +102,10 @@ class Lowered(LinearOperator):
     def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator | None:
         base, ndim = self.plan.operator, getattr(self.domain, "ndim", 0)
         assert isinstance(base, LinearOperator)
-        others = [a for a in range(ndim) if a not in {axis % ndim for axis in axes}]
-        entries = []
-        for states in _states(self.plan.domain_placements):
-            entries.append(
-                tuple(
-                    Sharded(others.index(s.axis))
-                    if isinstance(s, Sharded) and s.axis in others
-                    else REPLICATED
-                    for s in states
-                )
-            )
+        (states,) = _states(self.plan.domain_placements)
         again = self.plan.again(
             base.columns(index, axes),
-            entries=entries,
+            entries=[picked(states, ndim, axes)],
             exits=_states(self.plan.codomain_placements),
         )
         return lower(again)  # type: ignore[return-value]
@@ -192,6 +183,14 @@ class LoweredFunctional(Functional):
         assert isinstance(self.plan.operator, Functional)
         return self.plan.operator
 
+    def restrict(self, index: Any) -> Restricted:
+        """The functional seen from a subset of positions; ranks see it from their own parts."""
+        if family(self.plan.devices[0]) != "torch":
+            return self.base.restrict(index)
+        from sharding.restricted import LoweredRestricted
+
+        return LoweredRestricted(self.plan, index)
+
     def surrogate(self, x: Any) -> LinearOperator:
         """The surrogate at x, lowered with the same placement."""
         made = self.base.surrogate(_gathered(x, self.domain))
@@ -216,6 +215,15 @@ class LoweredFunctional(Functional):
         placed = _is_placed(x, self.domain)
         found = self.base._prox(_gathered(x, self.domain), step)
         return _put(found, self.domain) if placed else found
+
+
+def picked(states: States, ndim: int, axes: Sequence[int]) -> States:
+    """The states of what is picked along `axes`: the other axes stay cut as they are."""
+    others = [a for a in range(ndim) if a not in {axis % ndim for axis in axes}]
+    return tuple(
+        Sharded(others.index(s.axis)) if isinstance(s, Sharded) and s.axis in others else REPLICATED
+        for s in states
+    )
 
 
 def _set_up(operator: Any, plan: Plan) -> None:

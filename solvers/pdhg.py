@@ -34,7 +34,7 @@ _DATA_SHARE = 0.6
 def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> SolverResult:
     """Run the iteration on an admitted `run`; what `tv(method="pdhg")` does."""
     A, y = run.A, run.y
-    G = prior.differences
+    G: Any = A.domain.lower(prior.differences)
     xp = arrays.namespace(y)
     N, size = max(A.codomain.size, 1), max(A.domain.size, 1)
     lam = weight * N / size

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.elementary.select import Restriction
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from linops.space import Space, inners
@@ -124,14 +125,7 @@ def vcd(
     positions = region(roi, plane)
     schedule = Partitions.of(partitions)
     explicit = checked(schedule, positions) if isinstance(schedule, list) else None
-    y = admit(y, codomain, "y")
-    if y.ndim != codomain.ndim:
-        raise ValueError(
-            f"vcd takes measurements without batch axes, shape {codomain.shape}, got "
-            f"{tuple(y.shape)}; solve the members one by one"
-        )
-    require_finite(y, "y")
-    w = measurement_weights(weights, y, codomain)
+    w = _weights(weights, y, codomain)
     run = Run(
         "vcd",
         A,
@@ -158,7 +152,8 @@ def vcd(
         by_residual=False,
     )
     x = clipped(run.x, low, high) if run.started else run.x
-    state = _State(run, prior, w, 1.0 / sigma**2, (low, high), max_step, positions.size)
+    lowered: Any = None if prior is None else domain.lower(prior)
+    state = _State(run, lowered, w, 1.0 / sigma**2, (low, high), max_step, positions.size)
     state.start(x)
     run.begin(state.residual())
     deals = _Deals(schedule, explicit, positions, plane, seed, state)
@@ -187,9 +182,29 @@ class _Subset:
 
     def __init__(self, state: _State, index: np.ndarray) -> None:
         self.index = index
+        self._state = state
         self.columns = state.run.A.columns(index)
         self.prior = None if state.prior is None else state.prior.restrict(index)
-        self.h = arrays.take_last(state.flat(state.curvature), index) * state.c
+        # DTensors cannot be indexed by positions: there an operator picks them.
+        self._pick: Any = None
+        if arrays.is_distributed(state.curvature):
+            domain = state.run.A.domain
+            self._pick = domain.lower(Restriction(domain, index))  # type: ignore[arg-type]
+        self.h = self.rows(state.curvature) * state.c
+
+    def rows(self, x: Any) -> Any:
+        """The subset's entries of a volume."""
+        if self._pick is None:
+            return arrays.take_last(self._state.flat(x), self.index)
+        return self.columns.domain.put(self._pick @ x)
+
+    def added(self, x: Any, change: Any) -> Any:
+        """A volume with a change of the subset."""
+        if self._pick is not None:
+            return x + self._pick.H @ change
+        flat = self._state.flat(x)
+        flat = flat + arrays.scatter_add(change, self.index, flat.shape[-1])
+        return arrays.namespace(flat).reshape(flat, tuple(x.shape))
 
 
 class _State:
@@ -242,7 +257,7 @@ class _State:
 
     def update(self, subset: _Subset) -> tuple[Any, Any]:
         """Move one subset; sum of |changes| and step, as 0-d arrays."""
-        A_S, index, c = subset.columns, subset.index, self.c
+        A_S, c = subset.columns, self.c
         domain, codomain = A_S.domain, self.run.A.codomain
         weighted = self.e if self.w is None else self.w * self.e
         slope = A_S.H @ weighted
@@ -256,7 +271,7 @@ class _State:
         d = xp.where(seen, -g / xp.where(seen, h, xp.ones_like(h)), xp.zeros_like(g))
         bounded = self.low is not None or self.high is not None
         if bounded:
-            here = arrays.take_last(self.flat(self.x), index)
+            here = subset.rows(self.x)
             lower = None if self.low is None else (self.low - here) * (1.0 / self.max_step)
             upper = None if self.high is None else (self.high - here) * (1.0 / self.max_step)
             d = d if lower is None else xp.where(d < lower, lower, d)
@@ -273,7 +288,7 @@ class _State:
         step = arrays.cast(xp.asarray(xp.clip(ratio, 0.0, self.max_step)), self._dtype)
         step = float(step) if type(d) is np.ndarray else step
         change = d * step
-        self._add(index, change, bounded)
+        self._add(subset, change, bounded)
         if type(self.e) is np.ndarray and type(moved) is np.ndarray:
             moved *= step
             self.e -= moved
@@ -295,8 +310,8 @@ class _State:
         else:
             square, total = products((codomain, e, weighted), (codomain, self.w, xp.ones_like(e)))
             mass = float(total)
-        moved = float(np.sum([float(change) for change in changes]))
-        size = float(arrays.namespace(self.x).sum(abs(self.x)))
+        moved = float(np.sum([float(arrays.item(change)) for change in changes]))
+        size = float(arrays.item(arrays.namespace(self.x).sum(abs(self.x))))
         prior = 0.0 if self.prior is None else float(self.prior(self.x))
         return {
             "objective": 0.5 * self.c * float(square) + prior,
@@ -319,16 +334,15 @@ class _State:
         if self.run.watched and type(self.x) is np.ndarray:
             self.x = self.x.copy()
 
-    def _add(self, index: np.ndarray, change: Any, bounded: bool) -> None:
+    def _add(self, subset: _Subset, change: Any, bounded: bool) -> None:
         if type(self.x) is np.ndarray:
+            index = subset.index
             kept = index >= 0
             rows = self.x.reshape(self._flat)
             values = rows[..., index[kept]] + change[..., kept]
             rows[..., index[kept]] = clipped(values, self.low, self.high)
             return
-        flat = self.flat(self.x)
-        flat = flat + arrays.scatter_add(change, index, flat.shape[-1])
-        x = arrays.namespace(flat).reshape(flat, tuple(self.x.shape))
+        x = subset.added(self.x, change)
         self.x = clipped(x, self.low, self.high) if bounded else x
 
 
@@ -362,6 +376,18 @@ class _Deals:
             # Earlier, coarser partitions do not come again.
             self._made = {count: [_Subset(self._state, index) for index in dealt]}
         return self._made[count]
+
+
+def _weights(weights: Any, y: Any, codomain: Space) -> Any:
+    """The weights of measurements that are fit."""
+    y = admit(y, codomain, "y")
+    if y.ndim != codomain.ndim:
+        raise ValueError(
+            f"vcd takes measurements without batch axes, shape {codomain.shape}, got "
+            f"{tuple(y.shape)}; solve the members one by one"
+        )
+    require_finite(y, "y")
+    return measurement_weights(weights, y, codomain)
 
 
 def _visits(seed: int, number: int, count: int) -> Sequence[int]:

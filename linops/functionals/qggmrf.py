@@ -315,9 +315,12 @@ class _RestrictedQGGMRF(Restricted):
                 functional._parameters(),
             )
             return arrays.convert(np.asarray(value), d)
+        return arrays.namespace(d).sum(d * self.form(x, d))
+
+    def form(self, x: Array, d: Array) -> Array:
+        functional = self.functional
         flat, here = self._gathered(x)
-        xp = arrays.namespace(x)
-        total = xp.zeros_like(here)
+        total = arrays.namespace(x).zeros_like(here)
         for b, difference, inside, other in self._pairs(flat, here, d):
             total = total + b * functional.curvature(difference) * inside * (d - other)
         for axis, b in self._outer():
@@ -325,7 +328,7 @@ class _RestrictedQGGMRF(Restricted):
             d_low, d_high = narrow_pair(d, axis)
             flow = b * functional.curvature(high - low) * (d_high - d_low)
             total = total + arrays.widen(flow, axis, 1, 0) - arrays.widen(flow, axis, 0, 1)
-        return xp.sum(total * d)
+        return total
 
     def _slices(self, x: Array) -> np.ndarray:
         return volume(x).reshape(-1, self._plane[0] * self._plane[1])

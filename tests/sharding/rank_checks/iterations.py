@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from torch.distributed.tensor import DTensor
 
+import linops as lo
 import solvers
+from linops import functionals as fn
 from rank_checks.register import all_good, assert_close, check, grids, plan, projector, raises
 from solvers import cgls
 
@@ -30,15 +35,43 @@ def cgls_iterates_agree_after_thirty_steps(rank: int, world: int) -> None:
 
 
 @check
-def other_solvers(rank: int, world: int) -> None:
-    A = projector((6, 5), 9)
+def solvers_take_the_steps_of_one_process(rank: int, world: int) -> None:
+    A = projector((3, 6, 5), 9)
     y = A @ np.abs(A.domain.random(1))
+    prior = fn.QGGMRF(A.domain, sigma_x=0.5) + 0.1 * fn.QGGMRF(A.domain, p=2.0, q=2.0)
+    runs: dict[str, Callable[[Any, Any], Any]] = {
+        "sirt": lambda A, y: solvers.sirt(A, y, iterations=4),
+        "adam": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=3),
+        "pdhg": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=3, method="pdhg"),
+        "vcd": lambda A, y: solvers.vcd(
+            A, y, prior, weights="emission", bounds=(0, 0.5), iterations=2, partitions=3
+        ),
+    }
+    wanted = {name: solve(A, y) for name, solve in runs.items()}
+    for partition in grids(world) or (["view", "z"] if world == 2 else ["view"]):
+        B = plan(A, partition=partition).lower()
+        placed = B.codomain.put(y)
+        for name, solve in runs.items():
+            got = solve(B, placed)
+            assert B.domain.placement.holds(got.solution), name
+            assert_close(got.solution, wanted[name].solution, 1e-11)
+            assert got.histories.keys() == wanted[name].histories.keys()
+            for key, values in wanted[name].histories.items():
+                np.testing.assert_allclose(got.histories[key], values, rtol=1e-9, atol=1e-12)
+    plain = solvers.vcd(B, y, iterations=1, partitions=1).solution
+    assert isinstance(plain, np.ndarray), type(plain)
+    assert_close(plain, solvers.vcd(A, y, iterations=1, partitions=1).solution, 1e-11)
+
+
+@check
+def vcd_in_single_precision(rank: int, world: int) -> None:
+    A = projector((3, 6, 5), 9).with_precision("float32")
+    y = A @ np.abs(A.domain.random(1))
+    wanted = solvers.vcd(A, y, weights=2.0, iterations=2, partitions=3).solution
     B = plan(A, partition="view").lower()
-    for solve in (
-        lambda A, y: solvers.sirt(A, y, iterations=4),
-        lambda A, y: solvers.tv(A, y, weight=0.1, iterations=3),
-    ):
-        assert_close(solve(B, B.codomain.put(y)).solution, solve(A, y).solution, 1e-8)
+    got = solvers.vcd(B, B.codomain.put(y), weights=2.0, iterations=2, partitions=3).solution
+    assert lo.arrays.dtype_of(got) == np.float32
+    assert_close(got, wanted, 1e-4)
 
 
 @check
