@@ -9,13 +9,13 @@ analytic reconstruction wants angles and distances. At angle t, with `e_u = (cos
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from geometries.detector import Detector
+from geometries.suspicions import warn_of_degrees, warn_of_near_detectors
 from geometries.trajectory import Trajectory, chosen_views, view_index
 from linops import arrays
 from linops.arrays import Array
@@ -210,7 +210,8 @@ class FanBeam(Beam):
     detector
         Of shape `(cols,)`.
     source_to_axis, source_to_detector
-        Distances in physical length, positive: a number each, or one a view.
+        Distances in physical length, positive: a number each, or one a view. A detector between
+        source and axis is legal, ends its rays, and warns.
 
     Raises
     ------
@@ -249,7 +250,8 @@ class ConeBeam(Beam):
     detector
         Of shape `(rows, cols)`; rows run along z.
     source_to_axis, source_to_detector
-        Distances in physical length, positive: a number each, or one a view.
+        Distances in physical length, positive: a number each, or one a view. A detector between
+        source and axis is legal, ends its rays, and warns.
     advance
         z per turn, of source and detector alike: view k stands at
         `advance * angles[k] / (2 pi)`.
@@ -337,7 +339,7 @@ def checked_angles(angles: Any, name: str = "angles") -> Array:
         if bad.any():
             view = int(np.argmax(bad))
             raise GeometryError(f"{name}: view {view} is {host[view]}; every angle is finite")
-        _warn_of_degrees(host, name)
+        warn_of_degrees(host, name)
     return values
 
 
@@ -354,6 +356,7 @@ def circle(t: Array, detector: Detector) -> tuple[Array, Array, Any]:
 
 
 def _diverging(kind: str, t: Array, detector: Detector, a: Any, d: Any, rise: Any) -> Trajectory:
+    warn_of_near_detectors(a, d)
     t, a, d, rise = arrays.unify(t, a, d, rise)
     e_u, e_r, e_v = circle(t, detector)
     xp = arrays.namespace(t)
@@ -427,30 +430,6 @@ def _on_host(value: Any) -> Any:
         return value
     host = np.asarray(arrays.to_numpy(value), np.float64)
     return host if host.ndim else float(host)
-
-
-def _warn_of_degrees(angles: np.ndarray, name: str) -> None:
-    steps = np.diff(np.sort(angles))
-    if len(steps) < 2 or angles.max() - angles.min() <= 4 * math.pi:
-        return
-    step = float(np.median(steps))
-    even = float(np.abs(steps - step).max()) <= 1e-3 * step
-    if not even or step <= 0.2 or _golden(step):
-        return
-    warnings.warn(
-        f"{name} run from {angles.min():g} to {angles.max():g} in even steps of {step:.4g} rad "
-        f"({math.degrees(step):.4g} degrees): they look like degrees. Angles are radians; "
-        "convert with np.deg2rad.",
-        UserWarning,
-        stacklevel=4,
-    )
-
-
-def _golden(step: float) -> bool:
-    # Golden angles pi / (phi + k), and twice that, counted up without a modulus.
-    phi = (1 + math.sqrt(5)) / 2
-    family = [turn / (phi + k) for k in range(12) for turn in (math.pi, 2 * math.pi)]
-    return any(abs(step - angle) <= 3e-6 * angle for angle in family)
 
 
 def _restore(

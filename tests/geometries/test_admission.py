@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Trajectory
+from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector, Trajectory
 from geometries.admission import admit, pitch_limit
+from linops import arrays
 from linops.errors import GeometryError
 
 GRID = Grid((3, 5))
@@ -103,3 +104,39 @@ def test_unequal_pitches_have_bounds_in_float32(spacing: Any, word: str | None) 
     reason = pitch_limit(Grid((3, 5), spacing), "fast")
     assert (reason is None) if word is None else (word in str(reason))
     assert pitch_limit(Grid((3, 5), spacing), "float64") is None
+
+
+def test_frames_on_a_device_are_read_once_and_go_there_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jax = pytest.importorskip("jax")
+    reads, staged = [], []
+    angles, x = jax.numpy.asarray([0.1, 0.9, 2.0]), jax.numpy.ones((4, 4, 4))
+    to_numpy, convert = arrays.to_numpy, arrays.convert
+    value = type(x)._value
+
+    def read(array: Any) -> Any:
+        if arrays.is_jax(array):
+            reads.append(array.shape)
+        return to_numpy(array)
+
+    def moved(array: Any, like: Any) -> Any:
+        if arrays.is_jax(like) and not arrays.is_jax(array) and array.size:
+            staged.append(array.shape)
+        return convert(array, like)
+
+    monkeypatch.setattr(arrays, "to_numpy", read)
+    monkeypatch.setattr(arrays, "convert", moved)
+    monkeypatch.setattr(
+        type(x), "_value", property(lambda a: reads.append(a.shape) or value.fget(a))
+    )
+    cone = ConeBeam(angles, Detector((3, 5)), 10.0, 20.0)
+    A = Projector(cone, Grid((4, 4, 4)), backend="portable")
+    assert len(reads) <= 6
+    assert reads.count((3, 3)) <= 4  # source, centre, u, v
+    before = len(reads)
+    A @ x
+    staged.clear()
+    A @ x
+    assert len(reads) == before
+    assert not staged

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import ConeBeam, Detector, FanBeam, ParallelBeam
+from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector
 from linops.errors import DTypeError, GeometryError
 
 T = np.array([0.3, -1.1, 2.0])
@@ -187,3 +187,21 @@ def test_radians_do_not_warn(angles: np.ndarray) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ParallelBeam(angles, Detector(3))
+
+
+@pytest.mark.parametrize("scan", ["fan", "cone"])
+def test_a_detector_before_the_axis_warns_and_ends_its_rays(scan: str) -> None:
+    # The source at y = -10, the detector at y = -2, a grid of ones from y = -3.5 on.
+    fan = scan == "fan"
+    with pytest.warns(UserWarning, match="between source and axis"):
+        beam = (
+            FanBeam([0.0], Detector(1), 10.0, 8.0)
+            if fan
+            else ConeBeam([0.0, 0.0], Detector((1, 1)), 10.0, np.array([12.0, 8.0]))
+        )
+    grid = Grid((8, 8) if fan else (8, 8, 8), center=0.5)
+    found = Projector(beam, grid, precision="float64") @ np.ones(grid.shape)
+    assert found.ravel()[-1] == pytest.approx(1.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FanBeam([0.0], Detector(1), 10.0, 10.0)  # on the axis: a virtual detector
