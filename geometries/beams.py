@@ -17,7 +17,7 @@ import numpy as np
 from geometries.detector import Detector
 from geometries.suspicions import warn_of_degrees, warn_of_near_detectors
 from geometries.trajectory import Trajectory, chosen_views, view_index
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError
 
@@ -193,6 +193,7 @@ class ParallelBeam(Beam):
 
     __slots__ = ()
 
+    @tracing.run_outside
     def __init__(self, angles: Any, detector: Detector) -> None:
         t = checked_angles(angles)
         e_u, e_r, e_v = circle(t, _detector(detector))
@@ -225,6 +226,7 @@ class FanBeam(Beam):
     source_to_axis: float | Array
     source_to_detector: float | Array
 
+    @tracing.run_outside
     def __init__(
         self, angles: Any, detector: Detector, source_to_axis: Any, source_to_detector: Any
     ) -> None:
@@ -269,6 +271,7 @@ class ConeBeam(Beam):
     source_to_detector: float | Array
     advance: float | Array
 
+    @tracing.run_outside
     def __init__(
         self,
         angles: Any,

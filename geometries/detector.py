@@ -14,7 +14,7 @@ import numpy as np
 
 from geometries.grid import cell_centers, extents, lengths, short
 from geometries.surfaces import Surface
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError
 
@@ -65,6 +65,7 @@ class Detector:
     offset: tuple[Any, ...]
     curvature: Any
 
+    @tracing.run_outside
     def __init__(
         self,
         shape: int | Sequence[int],

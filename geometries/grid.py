@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, tracing
 from linops.errors import GeometryError
 from linops.space import Space
 
@@ -55,6 +55,7 @@ class Grid:
     spacing: tuple[float, ...]
     center: tuple[float, ...]
 
+    @tracing.run_outside
     def __init__(
         self,
         shape: Sequence[int],

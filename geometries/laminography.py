@@ -17,7 +17,7 @@ from geometries.beams import Beam, checked_angles, checked_distances, circle
 from geometries.detector import Detector
 from geometries.frame_checks import real
 from geometries.trajectory import Trajectory
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import GeometryError
 
@@ -63,6 +63,7 @@ class MultiAxisParallel(Beam):
     _numbers = ("elevations",)
     elevations: float | Array
 
+    @tracing.run_outside
     def __init__(self, azimuths: Any, elevations: Any, detector: Detector) -> None:
         if not isinstance(detector, Detector) or detector.dims != 3:
             raise GeometryError(
@@ -125,6 +126,7 @@ class Translation(Beam):
     source_to_axis: float | Array
     source_to_detector: float | Array
 
+    @tracing.run_outside
     def __init__(
         self, positions: Any, detector: Detector, source_to_axis: Any, source_to_detector: Any
     ) -> None:

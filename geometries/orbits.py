@@ -15,7 +15,7 @@ from geometries.beams import checked_angles, checked_distances, circle
 from geometries.detector import Detector
 from geometries.frame_checks import Fault, cross, lengths_of, real
 from geometries.trajectory import Trajectory
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import GeometryError
 
@@ -24,6 +24,7 @@ __all__ = ["from_path", "perturb", "saddle", "sinusoidal"]
 _POLE = 1e-6
 
 
+@tracing.run_outside
 def sinusoidal(
     angles: Any,
     detector: Detector,
@@ -66,6 +67,7 @@ def sinusoidal(
     return _swinging(t, detector, source_to_axis, source_to_detector, shift, None)
 
 
+@tracing.run_outside
 def saddle(
     angles: Any,
     detector: Detector,
@@ -110,6 +112,7 @@ def saddle(
     )
 
 
+@tracing.run_outside
 def from_path(sources: Any, detector: Detector, source_to_detector: Any) -> Trajectory:
     """A fan or cone whose central rays run from points of a path through the origin.
 
@@ -163,6 +166,7 @@ def from_path(sources: Any, detector: Detector, source_to_detector: Any) -> Traj
     return Trajectory("cone", s, center, u, cross(away, u), detector)
 
 
+@tracing.run_outside
 def perturb(
     trajectory: Any,
     generator: np.random.Generator,

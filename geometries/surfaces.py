@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError, ShapeError
 
@@ -75,6 +75,7 @@ class Surface:
     _kept: dict[Any, np.ndarray]
     _free: bool
 
+    @tracing.run_outside
     def __init__(self, sampler: Callable[..., Any], parameters: Sequence[Any] = ()) -> None:
         if not callable(sampler):
             raise TypeError(f"sampler is {sampler!r}; it is a function of a, b, view, parameters")

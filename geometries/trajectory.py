@@ -20,7 +20,7 @@ from geometries.frame_checks import (
     motion_faults,
     real,
 )
-from linops import arrays
+from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import GeometryError
 
@@ -92,6 +92,7 @@ class Trajectory:
     detector: Detector
     _host: Trajectory | None
 
+    @tracing.run_outside
     def __init__(
         self,
         kind: str,
@@ -171,6 +172,7 @@ class Trajectory:
         n = cross(self.v, self.u)
         return n / lengths_of(n)[:, None]
 
+    @tracing.run_outside
     def points(self, views: Any = None) -> Array:
         """Where detector cells stand, `(views, cols, 2)` or `(views, rows, cols, 3)`.
 
@@ -193,6 +195,7 @@ class Trajectory:
         """Where the cells of one view stand, `(cols, 2)` or `(rows, cols, 3)`."""
         return self.points([view])[0]
 
+    @tracing.run_outside
     def transform(self, rotation: Any = None, translation: Any = None) -> Trajectory:
         """The trajectory moved as a rigid body: points `R p + t`, directions `R d`.
 
@@ -231,6 +234,7 @@ class Trajectory:
             self.kind, first, move(self.centers), turn(self.u), turn(self.v), self.detector
         )
 
+    @tracing.run_outside
     def with_detector(self, detector: Detector) -> Trajectory:
         """The same frames with other cells."""
         first = self.directions if self.sources is None else self.sources

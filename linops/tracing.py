@@ -7,13 +7,14 @@ of the graph is in `linops/transforms/torch_compile.py`. Nothing here imports to
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-__all__ = ["compiling", "outside", "untraced"]
+__all__ = ["compiling", "outside", "run_outside", "untraced"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -33,6 +34,19 @@ def outside(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
     """`function` as in eager mode, the graph broken before and after it."""
     _prepare()
     return _eagerly(function, *arguments, **options)
+
+
+def run_outside(function: _F) -> _F:
+    """A function, or a constructor, that the compiler runs as in eager mode."""
+
+    @untraced
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        if compiling():
+            return outside(wrapped, *arguments, **options)
+        return function(*arguments, **options)
+
+    return cast(_F, wrapped)
 
 
 _codes: set[CodeType] = set()

@@ -307,3 +307,26 @@ def test_the_geometry_operator_in_jax_and_torch() -> None:
             np.testing.assert_allclose(slope, gradient, rtol=1e-9, atol=1e-12)
         wrong = (at[0], at[1], 2 * at[2], at[3])
         assert np.isnan(jax.jit(lambda f: N(f))(tuple(map(jax.numpy.asarray, wrong)))).all()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_losses_of_the_geometry_pass_torchs_compiler() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.from_numpy(wave(FLAT.shape, 0)), torch.from_numpy(wave((3, 5), 0.31))
+    N = Projector(fan(THREE, 7.1, 12.4, 0.13), FLAT, precision="float64").geometry_operator(x)
+
+    def built(d: Any) -> Any:
+        scan = fan(THREE, 7.1, d, 0.13).trajectory.transform(translation=[0.0, 0.1])
+        return (y * (Projector(scan, FLAT, precision="float64") @ x)).square().sum()
+
+    def moved(d: Any) -> Any:
+        at = frames(N.base)
+        return (y * N((torch.from_numpy(at[0]) * d / 12.4, *map(torch.from_numpy, at[1:])))).sum()
+
+    for loss in (built, moved):
+        compiled = torch.compile(loss, backend="eager")
+        for value in (12.4, 12.9):
+            d = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+            slopes = [torch.autograd.grad(f(d), d)[0] for f in (loss, compiled)]
+            assert abs(slopes[0]) > 1e-3
+            assert slopes[0] == slopes[1]
