@@ -27,7 +27,7 @@ def warn_of_degrees(angles: np.ndarray, name: str) -> None:
         f"({math.degrees(step):.4g} degrees): they look like degrees. Angles are radians; "
         "convert with np.deg2rad.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 
@@ -49,7 +49,7 @@ def warn_of_near_detectors(source_to_axis: Any, source_to_detector: Any) -> None
             "stands between source and axis, and rays end there. Distances are both measured from "
             "the source; were they exchanged?",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
