@@ -27,10 +27,10 @@ demo: $(STAMPS)/demo  ## Scan a real CT slice, reconstruct it five ways, draw it
 	$(BIN)/python examples/reconstruct_slice.py
 
 test: lint $(STAMPS)/test  ## Lint, types, import contracts and every test
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 quick: $(STAMPS)/test  ## The tests that take moments
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 lint: $(STAMPS)/test  ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check $(CHECKED)
