@@ -219,10 +219,10 @@ def test_jax_differentiates_through_a_fan_under_jit() -> None:
         for one, wanted in zip(found, P72, strict=True):
             np.testing.assert_allclose(one, wanted, rtol=1e-6)
         moves = tuple(map(jax.numpy.ones_like, parts))
-        pushed = jax.jvp(loss, tuple(parts), moves)[1]
+        pushed = jax.jit(lambda p, m: jax.jvp(loss, p, m)[1])(tuple(parts), moves)
         assert float(pushed) == pytest.approx(sum(np.sum(v) for v in P72), rel=1e-6)
         with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
-            jax.grad(jax.grad(lambda a: loss(THREE, a, *parts[2:]) ** 2))(parts[1])
+            jax.jit(jax.grad(jax.grad(lambda a: loss(THREE, a, *parts[2:]) ** 2)))(parts[1])
 
 
 @pytest.mark.parametrize("way", ["forward", "adjoint"])
