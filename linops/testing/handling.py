@@ -197,6 +197,8 @@ def check_namespace(s: Subject, package: str) -> None:
         s.close(B.codomain, result, host(B(x)), float(B.domain.norm(x)), f"{name} on {package}")
         if not same_bits(host(theirs), before):
             raise Failure(f"{name} changes its {package} input")
+        if package == "jax":
+            continue  # jax_derivatives hands it batches, by vmap
         pair = each(lambda p: xp.stack([p, 2 * p]), theirs)
         wanted = host(B(host(pair)))
         size = 2 * float(B.domain.norm(x))
