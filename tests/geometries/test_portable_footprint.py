@@ -154,9 +154,11 @@ def test_jax_differentiates_in_the_geometry(kind: str) -> None:
             A = Projector(*beam(kind, p), "footprint", precision="float64")
             return jax.numpy.sum(jax.numpy.asarray(y) * (A @ jax.numpy.asarray(x)))
 
-        zero = jax.numpy.zeros(5)
-        found = jax.jit(jax.grad(total))(zero)
-        moved = jax.jvp(total, (zero,), (jax.numpy.asarray([0.3, 1.0, -0.5, 0.7, 0.2]),))[1]
+        def both(p: Any, move: Any) -> Any:
+            return jax.grad(total)(p), jax.jvp(total, (p,), (move,))[1]
+
+        move = jax.numpy.asarray([0.3, 1.0, -0.5, 0.7, 0.2])
+        found, moved = jax.jit(both)(jax.numpy.zeros(5), move)
     wanted = differences(kind, x, y, False)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(moved, wanted @ [0.3, 1.0, -0.5, 0.7, 0.2], rtol=1e-5, atol=1e-5)
