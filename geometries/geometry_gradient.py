@@ -9,6 +9,7 @@ linear operator. Portable projectors built from torch or JAX arrays use the same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from geometries.surface_gradient import SampledMoves, parameter_spaces, with_par
 from geometries.trajectory import Trajectory
 from linops import arrays
 from linops.arrays import Array
+from linops.compiled.hosted import hosted
 from linops.errors import GeometryError
 from linops.maps import Operator
 from linops.operator import LinearOperator
@@ -55,6 +57,12 @@ class GeometryOperator(Operator):
             raise GeometryError("geometry_operator takes an array: the volume that is projected")
         base.domain.check_shape(x, f"{base.name}.geometry_operator")
         trajectory = base.geometry.trajectory
+        whole = (trajectory.views, *trajectory.detector.shape), base.grid.shape
+        if (base.codomain.shape, base.domain.shape) != whole:
+            raise GeometryError(
+                "geometry_operator is asked of a block; frames belong to whole scans: ask the "
+                "projector of which it is a block, or project some views with trajectory[views]"
+            )
         if base.model == "footprint":
             raise GeometryError(
                 "geometry_operator follows rays, which model 'footprint' has not; build the "
@@ -244,23 +252,59 @@ class FollowedProjection(LinearOperator):
     _exact: ClassVar[bool] = True
     batched: bool = True
 
-    def __init__(
-        self, setup: portable.Setup, parts: Sequence[Array], window: Array, back: bool, like: Array
-    ) -> None:
-        ends = [Space(shape, arrays.dtype_of(like)) for shape in (setup.voxels, setup.cells)]
+    def __init__(self, rays: FollowedRays, parts: Sequence[Array], back: bool, like: Array) -> None:
+        shapes = rays.setup.voxels, rays.setup.cells
+        ends = [Space(shape, arrays.dtype_of(like)) for shape in shapes]
         super().__init__(*(ends[::-1] if back else ends), name="Projector")
-        self.setup, self.window = setup, window
+        self.setup, self.window, self._twin = rays.setup, rays.window, rays.twin
         self.parts = tuple(parts)
         self._back = back
 
     def _apply(self, x: Array) -> Array:
-        return _project(self.setup, self.parts, self.window, x, self._back)
+        return self._rays.project(self.parts, x, self._back)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return _project(self.setup, self.parts, self.window, y, not self._back)
+        return self._rays.project(self.parts, y, not self._back)
+
+    @property
+    def _rays(self) -> FollowedRays:
+        return FollowedRays(self.setup, self.window, self._twin)
 
     def _make_conjugate(self) -> LinearOperator:
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class FollowedRays:
+    """What is not followed of a scan that is: sizes, the window, compiled code for its values."""
+
+    setup: portable.Setup
+    window: Array
+    twin: Projector | None
+
+    def project(self, parts: Sequence[Array], x: Array, adjoint: bool) -> Array:
+        """The projection, or its adjoint, differentiable in frames and cells and in `x`."""
+        setup, window, twin = self.setup, self.window, self.twin
+        if twin is not None and not arrays.on_host(x):
+            twin = None
+
+        def value(*arguments: Array) -> Array:
+            *vectors, offsets, heights, x = arguments
+            if twin is not None:
+                return hosted(twin, x, adjoint)
+            scan = portable.windowed(setup, tuple(vectors), offsets, heights, window)
+            return portable.project_with(setup, scan, x, adjoint)
+
+        def derivatives(*arguments: Array) -> list[tuple[tuple[int, ...], LinearOperator]]:
+            *vectors, offsets, heights, x = arguments
+            cells = (offsets, heights)
+            moved = GeometryJacobian(
+                setup, vectors, cells, window, x, True, adjoint, twin is not None
+            )
+            fixed = FollowedProjection(self, arguments[:-1], adjoint, x)
+            return [(tuple(range(len(parts))), moved), ((len(parts),), fixed)]
+
+        return declared.apply(value, derivatives, [*parts, x])
 
 
 def project_followed(projector: Projector, x: Array, adjoint: bool) -> Array:
@@ -268,30 +312,14 @@ def project_followed(projector: Projector, x: Array, adjoint: bool) -> Array:
 
     `x` is of the frames' library.
     """
-    setup = portable.setup_of(projector, x)
+    setup = portable.setup_of(projector, x, slopes=True)
     frames, offsets, heights = _together(
         (decoded(projector.frames), projector.offsets, projector.heights), x
     )
     cells = portable.part_of(setup, offsets, heights, projector.window)[:2]
     vectors = [frames[:, k, :] for k in range(projector.grid.dims + 1)]
-    return _project(setup, (*vectors, *cells), projector.window, x, adjoint)
-
-
-def _project(
-    setup: portable.Setup, parts: Sequence[Array], window: Array, x: Array, adjoint: bool
-) -> Array:
-    def value(*arguments: Array) -> Array:
-        *vectors, offsets, heights, x = arguments
-        scan = portable.windowed(setup, tuple(vectors), offsets, heights, window)
-        return portable.project_with(setup, scan, x, adjoint)
-
-    def derivatives(*arguments: Array) -> list[tuple[tuple[int, ...], LinearOperator]]:
-        *vectors, offsets, heights, x = arguments
-        moved = GeometryJacobian(setup, vectors, (offsets, heights), window, x, True, adjoint)
-        fixed = FollowedProjection(setup, arguments[:-1], window, adjoint, x)
-        return [(tuple(range(len(parts))), moved), ((len(parts),), fixed)]
-
-    return declared.apply(value, derivatives, [*parts, x])
+    rays = FollowedRays(setup, projector.window, projector._twin)
+    return rays.project((*vectors, *cells), x, adjoint)
 
 
 def _together(parts: Sequence[Array], like: Array) -> list[Array]:

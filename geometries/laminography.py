@@ -179,6 +179,6 @@ def _elevations(value: Any, views: int) -> float | Array:
                 f"elevations reach {np.abs(host).max():g} rad: they look like degrees. Elevations "
                 "are radians; convert with np.deg2rad.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
     return float(array) if arrays.is_numpy(array) and not array.ndim else array

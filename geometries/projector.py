@@ -14,7 +14,7 @@ import numpy as np
 from geometries.admission import admit
 from geometries.beams import Beam
 from geometries.grid import Grid
-from geometries.selection import Choice, chosen, followed, frames_of
+from geometries.selection import Choice, chosen, followed, frames_of, untracked
 from geometries.trajectory import Trajectory, chosen_views
 from linops import arrays
 from linops.arrays import Array
@@ -99,14 +99,20 @@ class Projector(LinearOperator):
         choice = chosen(trajectory, grid, model, profile, backend, accuracy, memory)
         whole = np.zeros(2 + detector.dims - 1 + grid.dims, np.int32)
         whole[1] = geometry.views
-        if followed(trajectory):
-            from geometries.kernels.portable import cell_offsets
-
-            frames, cells = frames_of(trajectory), cell_offsets(trajectory)
-        else:
-            frames, cells = frames_of(trajectory.host), (None, None)
         shapes = (geometry.views, *detector.shape), grid.shape
-        self._set_up(geometry, grid, choice, accuracy, frames, cells, whole, *shapes)
+        known: tuple[Any, ...] = ((None, None), whole, *shapes)
+        if not followed(trajectory):
+            frames = frames_of(trajectory.host)
+            self._set_up(geometry, grid, choice, accuracy, frames, *known)
+            return
+        from geometries.kernels.portable import cell_offsets
+
+        twin = None
+        if choice.backend == "numba":
+            plain, host = untracked(choice, trajectory, grid), trajectory.host
+            twin = _made(host, grid, plain, accuracy, frames_of(host), *known)
+        frames, cells = frames_of(trajectory), cell_offsets(trajectory)
+        self._set_up(geometry, grid, choice, accuracy, frames, cells, whole, *shapes, twin)
 
     def _set_up(
         self,
@@ -119,9 +125,11 @@ class Projector(LinearOperator):
         window: np.ndarray,
         projections: tuple[int, ...],
         voxels: tuple[int, ...],
+        twin: Projector | None = None,
     ) -> None:
         # window: begin and end of the real views, then the first row and column of the detector
         # and the first plane of each axis of the grid that this (part of a) projector covers.
+        # twin: of a scan that a derivative follows, the compiled projector on its values.
         names = ("z", "y", "x")[-grid.dims :]
         rule = f"{' '.join(names)} -> view {' '.join(geometry.detector.axes)}"
         if choice.kernel == "aligned rows":
@@ -141,6 +149,7 @@ class Projector(LinearOperator):
         self.offsets, self.heights = cells
         self.frames = arrays.snapshot(frames)
         self.window = arrays.snapshot(window)
+        self._twin = twin
 
     # --- what was selected -----------------------------------------------------------------
 
@@ -168,7 +177,9 @@ class Projector(LinearOperator):
         number of each, `"4 aligned, 3 columns"`; `"joseph"`, or that of a footprint; None for
         portable code, which has one way. `describe()` shows it.
         """
-        return self._kernel if self.backend == "numba" else None
+        if self.backend != "numba":
+            return None
+        return self._kernel if self._twin is None else self._twin.path
 
     @property
     def memory(self) -> int | None:
@@ -226,12 +237,16 @@ class Projector(LinearOperator):
     def _projected(self, x: Array, adjoint: bool) -> Array:
         if self._compiled_for(x):
             return hosted(self, x, adjoint)
+        if self._twin is not None and arrays.is_numpy(x):
+            return hosted(self._twin, x, adjoint)
         from geometries.kernels import portable
 
         return portable.project(self, x, adjoint)
 
     def _compiled_for(self, x: Array) -> bool:
-        return self.backend == "numba" and (self._choice.asked == "numba" or arrays.on_host(x))
+        if self.backend != "numba" or self._twin is not None:
+            return False
+        return self._choice.asked == "numba" or arrays.on_host(x)
 
     def _make_conjugate(self) -> LinearOperator:
         return self
@@ -258,18 +273,16 @@ class Projector(LinearOperator):
             if name.name == axis:
                 window[2 + len(cells) + position] += start
                 voxels[position] = count
-        block = object.__new__(Projector)
-        block._set_up(
+        twin = None if self._twin is None else self._twin._block(axis, start, stop, padded)
+        return _made(
             self.geometry, self.grid, self._choice, self.precision, frames,
-            (offsets, self.heights), window, (views, *cells), tuple(voxels),
+            (offsets, self.heights), window, (views, *cells), tuple(voxels), twin,
         )  # fmt: skip
-        block.__dict__["_frozen"] = True
-        return block
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         from geometries.projector_columns import ProjectorColumns
 
-        if self.backend != "numba" or self.model == "joseph":
+        if self.backend != "numba" or self._twin is not None or self.model == "joseph":
             return None
         dims = len(self.domain.shape)
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
@@ -284,7 +297,7 @@ class Projector(LinearOperator):
         return ProjectorColumns(self, index)
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
-        if self.backend != "numba":
+        if self.backend != "numba" or self._twin is not None:
             from geometries.kernels import portable
 
             return portable.gram_diagonal(self, weights)
@@ -320,3 +333,11 @@ class Projector(LinearOperator):
     def _host_orders(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # type: ignore[override]
         # The kernels of volumes have slices and rows innermost.
         return None if self.grid.dims == 2 else ((1, 2, 0), (0, 2, 1))
+
+
+def _made(*parts: Any) -> Projector:
+    """A projector of parts that are checked, as `_set_up` takes them."""
+    made = object.__new__(Projector)
+    made._set_up(*parts)
+    made.__dict__["_frozen"] = True
+    return made

@@ -1,8 +1,8 @@
 """What runs a projector: model, backend and kernel, chosen once, at construction.
 
 A configuration that the compiled code cannot serve is told here, with every reason: `"numba"`
-raises, `"auto"` warns and takes the portable code. Where a derivative in the geometry is followed,
-`"auto"` is the portable code, without a warning. What each of them does is in
+raises, `"auto"` warns and takes the portable code. Where a derivative in the geometry is followed
+that is not compiled, `"auto"` is the portable code, without a warning. What each of them does is in
 `geometries/kernels/`.
 """
 
@@ -21,7 +21,7 @@ from linops.arrays import Array
 from linops.errors import GeometryError
 from linops.precision import Precision
 
-__all__ = ["Choice", "chosen", "followed", "frames_of"]
+__all__ = ["Choice", "chosen", "followed", "frames_of", "untracked"]
 
 _MODELS = ("siddon", "joseph", "footprint")
 _PROFILES = ("trapezoid", "box")
@@ -67,10 +67,14 @@ def chosen(
     if model == "footprint":
         _refuse_shapes(trajectory)
     reasons = _hindrances(grid, precision)
-    if derived and backend == "numba":
-        reasons.append("a derivative in the geometry is followed, which compiled code has not")
+    traced = derived and not (model == "siddon" and _known(trajectory))
+    if traced and backend == "numba":
+        reasons.append(
+            "a derivative in the geometry is followed, which compiled code has for model 'siddon' "
+            "and torch tensors in CPU memory alone"
+        )
     selected = _selected(backend, reasons)
-    if derived:
+    if traced:
         selected = "portable"
     kernel = "oblique" if derived else _kernel_of(model, trajectory.host, grid)
     bound = None if memory is None else max(1, int(memory))
@@ -81,6 +85,15 @@ def followed(trajectory: Trajectory) -> bool:
     """Whether JAX traces a frame or a number of the detector, or torch records a derivative."""
     parts = [*_parts(trajectory), *trajectory.detector.parameters]
     return any(arrays.is_traced(part) or _recorded(part) for part in parts)
+
+
+def untracked(choice: Choice, trajectory: Trajectory, grid: Grid) -> Choice:
+    """The choice for compiled code on the values of a scan that a derivative follows.
+
+    Its kernel is the general or a faster one, with the rule of the general one.
+    """
+    kernel = _kernel_of(choice.model, trajectory.host, grid)
+    return choice._replace(kernel="aligned" if kernel == "aligned rows" else kernel)
 
 
 def frames_of(trajectory: Trajectory) -> Array:
@@ -162,6 +175,12 @@ def _kernel_of(model: str, trajectory: Trajectory, grid: Grid) -> str:
     if model == "footprint":
         choose(footprint_views.embedded(*parts))
     return "planar"
+
+
+def _known(trajectory: Trajectory) -> bool:
+    """Whether all numbers of a scan can be read, in CPU memory."""
+    parts = (*_parts(trajectory), *trajectory.detector.parameters)
+    return all(arrays.is_concrete(part) and arrays.on_host(part) for part in parts)
 
 
 def _recorded(part: Array) -> bool:

@@ -310,6 +310,29 @@ def test_the_geometry_operator_in_jax_and_torch() -> None:
         assert np.isnan(run(tuple(map(jax.numpy.asarray, wrong)))[0]).all()
 
 
+def test_torch_follows_a_scan_through_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.from_numpy(wave(SOLID.shape, 0)), torch.from_numpy(wave((3, 1, 3), 0.31))
+    t = torch.tensor(THREE, requires_grad=True)
+
+    def slopes(backend: str) -> list[Any]:
+        cone = ConeBeam(t, CELLS, 7.1, 12.4, 1.7)
+        A = Projector(cone, SOLID, backend=backend, precision="float64")
+        assert A.backend == ("portable" if backend == "portable" else "numba")
+        losses = (A.block("row", 1, 2) @ x * y).sum(), (A.block("row", 1, 2).H @ y * x).sum()
+        return [torch.autograd.grad(loss, t, retain_graph=True)[0] for loss in losses]
+
+    wanted = slopes("portable")
+    monkeypatch.setattr(portable, "run", None)
+    for backend in ("auto", "numba"):
+        for one, two in zip(slopes(backend), wanted, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-10)
+    with pytest.raises(GeometryError, match="model 'siddon'"):
+        Projector(ConeBeam(t, CELLS, 7.1, 12.4), SOLID, "joseph", "numba")
+    with pytest.raises(GeometryError, match="block"):
+        Projector(*SCANS["cone"]).block("view", 0, 2).geometry_operator(x)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_losses_of_the_geometry_pass_torchs_compiler() -> None:
     torch = pytest.importorskip("torch")
