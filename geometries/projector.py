@@ -82,6 +82,7 @@ class Projector(LinearOperator):
     _exact: ClassVar[bool] = True
     _host_arrays: ClassVar[Mapping[str, str]] = {"frames": "float64"}
     _host_out: ClassVar[bool] = True
+    _alike: ClassVar[Mapping[str, str]] = {"geometry": "_likeness"}
 
     def __init__(
         self,
@@ -185,6 +186,14 @@ class Projector(LinearOperator):
     def memory(self) -> int | None:
         """Bytes for temporaries of the portable code, if they were given."""
         return self._choice.memory
+
+    @property
+    def _likeness(self) -> Any:
+        """What of the geometry is not in the frames, as far as compiled code reads it."""
+        detector = self.geometry.detector
+        if self.backend != "numba" or detector.parameters or detector.surface is not None:
+            return self.geometry
+        return self.geometry.kind, self.geometry.views, detector
 
     @property
     def _kernel(self) -> str:

@@ -495,12 +495,29 @@ def add_at(out: Array, row: Any, values: Array, index: Array) -> Array:
     return out
 
 
-def loop(count: int, body: Callable[[int, Any], Any], state: Any) -> Any:
-    """`state = body(i, state)` for i in range(count): compiled in JAX, else a Python loop."""
+def loop(
+    count: Any,
+    body: Callable[[Any, Any], Any],
+    state: Any,
+    going: Callable[[Any], Any] | None = None,
+) -> Any:
+    """`state = body(i, state)` for i in range(count): compiled in JAX, else a Python loop.
+
+    With `going(state)`, a boolean, it ends where that is false.
+    """
     leaves = state if isinstance(state, (tuple, list)) else (state,)
     if any(is_jax(leaf) for leaf in leaves):
-        return sys.modules["jax"].lax.fori_loop(0, count, body, state)
+        lax = sys.modules["jax"].lax
+        if going is None:
+            return lax.fori_loop(0, count, body, state)
+        return lax.while_loop(
+            lambda pair: (pair[0] < count) & going(pair[1]),
+            lambda pair: (pair[0] + 1, body(*pair)),
+            (0, state),
+        )[1]
     for i in range(count):
+        if going is not None and not going(state):
+            break
         state = body(i, state)
     return state
 

@@ -72,6 +72,8 @@ class Operator(ABC):
     # The result may share memory with the input; `calling` copies it where it leaves.
     _host_arrays: ClassVar[Mapping[str, str]] = {}
     # 64-bit tables, with their dtype, that compiled code reads: JAX carries their bits.
+    _alike: ClassVar[Mapping[str, str]] = {}
+    # Static attributes of which the hooks read no more than another attribute says, by its name.
     _host_orders: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     # Axes of domain and codomain, outermost first, as compiled code has them in memory.
     _host_out: ClassVar[bool] = False

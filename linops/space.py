@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -212,6 +212,18 @@ class Space:
         """`x` itself; a placed space takes it from its devices."""
         return x
 
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """`function` as one compiled program, where loops over elements of this space are to be
+        one: on spaces placed for `shard_map`. None elsewhere.
+
+        It is a function of the module, so that calls share programs, of pytrees.
+        """
+        return None
+
+    def pinned(self, x: Array) -> Array:
+        """`x` itself; within a compiled loop held to its devices."""
+        return x
+
     def _zeros(self, batch: tuple[int, ...], like: Array | None) -> Array:
         return arrays.zeros((*batch, *self.shape), self.dtype, arrays.exemplar(like))
 
@@ -294,6 +306,14 @@ class ProductSpace:
     def gather(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """Every member as a plain array."""
         return tuple(space.gather(part) for space, part in zip(self.spaces, x, strict=True))
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """As for `Space`, where the members agree."""
+        return self.spaces[0].compiled(function)
+
+    def pinned(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Every member held to its devices."""
+        return tuple(space.pinned(part) for space, part in zip(self.spaces, x, strict=True))
 
     def ones(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of elements of ones."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from linops import arrays
+from linops.algebra.structure import flatten, rebuilt
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator, Operator
@@ -67,6 +68,14 @@ class Lowered(LinearOperator):
     def local(self) -> Any:
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
+
+    def _parts(self) -> Any:
+        assert self._adjoint_program is not None
+        return _taken_apart(self, (self.plan.forward, self._adjoint_program))
+
+    @classmethod
+    def _of_parts(cls, static: Any, data: Any, name: str) -> Any:
+        return _put_together(cls, static, data, name)
 
     @property
     def _runs(self) -> Operator:
@@ -134,17 +143,25 @@ class LoweredOperator(Operator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, engine: Engine | None = None) -> None:
         _set_up(self, plan)
+        self._engine_given = engine
 
     @cached_property
     def _engine(self) -> Engine:
-        return engine_of(self.plan)
+        return self._engine_given or engine_of(self.plan)
 
     @property
     def local(self) -> Any:
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
+
+    def _parts(self) -> Any:
+        return _taken_apart(self, (self.plan.forward,))
+
+    @classmethod
+    def _of_parts(cls, static: Any, data: Any, name: str) -> Any:
+        return _put_together(cls, static, data, name)
 
     def _apply(self, x: Any) -> Any:
         return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
@@ -234,6 +251,25 @@ def _set_up(operator: Any, plan: Plan) -> None:
         operator, domain, codomain, precision=base.precision, name=base.name, tags=base.tags
     )
     operator.plan = plan
+
+
+def _taken_apart(operator: Any, programs: tuple[Program, ...]) -> Any:
+    """What JAX sees of a lowered operator: of one that is compiled the arrays of its blocks."""
+    if operator.plan.executor != "shard_map":
+        return flatten(operator)
+    from sharding.detached import taken_apart
+
+    leaves, static = taken_apart(operator.plan, operator._engine, programs)
+    return {"leaves": leaves}, (("static", static),)
+
+
+def _put_together(cls: Any, static: Any, data: Any, name: str) -> Any:
+    if "leaves" not in data:
+        return rebuilt(cls, static, data, name)
+    from sharding.detached import put_together
+
+    plan, engine, adjoint = put_together(dict(static)["static"], data["leaves"])
+    return cls(plan, engine) if adjoint is None else cls(plan, engine, adjoint)
 
 
 def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:

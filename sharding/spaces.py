@@ -7,7 +7,7 @@ of the real shape, which operators put there on entry.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +94,22 @@ class PlacedSpace(Space):
     def lower(self, operator: Operator) -> Operator:
         """`operator` on this placement; where it maps the space to itself, its result too."""
         return _lowered(self, operator)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """`function` as one jitted program on these devices, for `shard_map`."""
+        if self._plan.executor != "shard_map":
+            return None
+        from sharding.homes.jax_devices import compiled
+
+        return compiled(self.placement.devices, function)  # type: ignore[no-any-return]
+
+    def pinned(self, x: Array) -> Array:
+        """`x`, within a trace held to its placement."""
+        if not arrays.is_traced(x):
+            return x
+        from sharding.homes.jax_devices import constrained
+
+        return constrained(x, self.placement.home.sharding(self.placement, x.ndim))
 
     def _fits(self, x: Array) -> bool:
         """Whether the axes that are not cut have their lengths; those that are, `holds` knows."""

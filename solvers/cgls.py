@@ -6,9 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
 from linops.operator import LinearOperator
 from solvers.controls import non_negative
-from solvers.elements import add_scaled, products, subtract
+from solvers.elements import (
+    add_scaled,
+    chosen,
+    first,
+    noted,
+    products,
+    ratio,
+    subtract,
+    sums,
+)
 from solvers.loop import Run, no_graph
 from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
 
@@ -126,7 +136,22 @@ def cgls(
         bound = normal_rtol * bound
         run.stop(np.sqrt(g) <= bound, LEAST_SQUARES_REACHED, True)
 
+    def saved() -> dict[str, Any]:
+        return {"x": x, "r": r, "p": p, "g": g}
+
+    several = columns.compiled(_several)
     while run.going:
+        plain = run.ahead(_REFRESH - 1 - run.iteration % _REFRESH)
+        if several is not None and plain:
+            (x, r, p, g), made, history = several(
+                A, (x, r, p, g), plain, run.active, run.bound, bound if normal_rtol else None,
+                square or None,
+            )  # fmt: skip
+            g = np.asarray(g, np.float64)
+            for rr in np.asarray(history, np.float64)[: int(made)]:
+                run.completed(np.sqrt(rr), x, saved)
+            if made == plain:
+                continue
         run.stop(g == 0, BREAKDOWN, False)
         if not run.going:
             break
@@ -162,6 +187,54 @@ def cgls(
             p = add_scaled(s, turn, p)
         g = np.where(run.active, following, g)
         small = (np.sqrt(following) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
-        run.completed(np.sqrt(rr), x, lambda: {"x": x, "r": r, "p": p, "g": g}, ended=small)
+        run.completed(np.sqrt(rr), x, saved, ended=small)
     run.x = x
     return run.result()
+
+
+def _several(
+    A: LinearOperator,
+    state: tuple[Any, Any, Any, Any],
+    count: Any,
+    active: Any,
+    bound: Any,
+    normal_bound: Any,
+    square: Any,
+) -> tuple[Any, Any, Any]:
+    """At most `count` plain iterations as one loop: x, r, p, g, how many were made, and |r|^2.
+
+    It ends before one after which a member converges or breaks down: that one is the host's.
+    """
+    rows, columns = A.codomain, A.domain
+    xp = arrays.namespace(first(state[0]))
+
+    def body(k: Any, carried: Any) -> Any:
+        *old, made, history, _ = carried
+        x, r, p, g = old
+        q = A @ p
+        curvature, *more = sums((rows, q, q), *([(columns, p, p)] if square is not None else []))
+        if more:
+            curvature = curvature + square * more[0]
+        step = ratio(g, curvature, active)
+        x, r = add_scaled(x, step, p), add_scaled(r, -step, q)
+        s = A.H @ r
+        if square is not None:
+            s = add_scaled(s, -square, x)
+        rr, following = sums((rows, r, r), (columns, s, s))
+        p = add_scaled(s, ratio(following, g, active), p)
+        special = (xp.sqrt(rr) <= bound) | (g == 0) | (curvature == 0)
+        if normal_bound is not None:
+            special = special | (xp.sqrt(following) <= normal_bound)
+        ends = xp.any(active & special)
+        new = columns.pinned(x), rows.pinned(r), columns.pinned(p), xp.where(active, following, g)
+        kept = [chosen(ends, a, b) for a, b in zip(old, new, strict=True)]
+        return *kept, made + ~ends, noted(history, k, rr), ends
+
+    (start,) = sums((rows, state[1], state[1]))
+    history = xp.zeros((_REFRESH, *start.shape), dtype=start.dtype)
+    g = arrays.cast(xp.asarray(state[3]), start.dtype)
+    *made, count, history, _ = arrays.loop(
+        count, body, (*state[:3], g, xp.asarray(0), history, xp.asarray(False)),
+        going=lambda carried: ~carried[-1],
+    )  # fmt: skip
+    return tuple(made), count, history

@@ -1,7 +1,8 @@
 """Vector arithmetic on elements of spaces: arrays or tuples of them, with batch axes in front.
 
 Coefficients are NumPy float64 arrays of the batch's shape (0-d without a batch), so that each
-member of a batch has its own step. Nothing is written into an array that came from outside.
+member of a batch has its own step; in a compiled loop they are traced. Nothing is written into an
+array that came from outside.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ __all__ = [
     "add_scaled",
     "admit",
     "batch_of",
+    "chosen",
     "clipped",
     "each",
     "first",
     "hand_out",
     "handed_back",
+    "noted",
     "products",
+    "ratio",
     "require_finite",
     "subtract",
+    "sums",
     "zeros",
 ]
 
@@ -102,7 +107,7 @@ def zeros(space: AnySpace, batch: tuple[int, ...], like: Any) -> Any:
     return tuple(made) if isinstance(space, ProductSpace) else made[0]
 
 
-def add_scaled(x: Any, factor: np.ndarray, p: Any) -> Any:
+def add_scaled(x: Any, factor: Array, p: Any) -> Any:
     """`x + factor * p`, a new element; one factor for each member of the batch."""
 
     def part(x: Array, p: Array) -> Array:
@@ -135,13 +140,42 @@ def products(*triples: tuple[AnySpace, Any, Any]) -> list[np.ndarray]:
 
     Float64 NumPy arrays of the batch's shape.
     """
-    values = inners(*triples)
+    values = sums(*triples)
     if arrays.is_numpy(values[0]):
-        return [np.asarray(value.real, np.float64) for value in values]
-    xp = arrays.namespace(*values)
-    real = [xp.real(v) if arrays.dtype_of(v).kind == "c" else v for v in values]
-    host = np.asarray(arrays.to_numpy(xp.stack(real)), np.float64)
-    return list(host)
+        return [np.asarray(value, np.float64) for value in values]
+    stacked = arrays.namespace(*values).stack(values)
+    return list(np.asarray(arrays.to_numpy(stacked), np.float64))
+
+
+def sums(*triples: tuple[AnySpace, Any, Any]) -> list[Array]:
+    """Real parts of inner products as arrays of the elements' namespace: nothing is read."""
+    return [v.real if arrays.dtype_of(v).kind == "c" else v for v in inners(*triples)]
+
+
+def chosen(condition: Array, new: Any, old: Any) -> Any:
+    """`new` where a condition (of the batch's shape) holds, else `old`."""
+    if type(condition) is np.ndarray and condition.all():
+        return new
+
+    def part(new: Array, old: Array) -> Array:
+        xp = arrays.namespace(new)
+        mask = arrays.convert(condition, new)
+        return xp.where(xp.reshape(mask, mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+
+    return each(part, new, old)
+
+
+def noted(history: Array, k: Any, value: Array) -> Array:
+    """A history with `value` at place `k`."""
+    xp = arrays.namespace(history)
+    return chosen(xp.arange(history.shape[0]) == k, xp.broadcast_to(value, history.shape), history)
+
+
+def ratio(above: Array, below: Array, where: Array) -> Array:
+    """Quotients where `where` holds and `below` is positive, else 0."""
+    xp = arrays.namespace(above)
+    good = where & (below > 0)
+    return xp.where(good, above / xp.where(good, below, xp.ones_like(below)), above * 0)
 
 
 def hand_out(x: Any) -> Any:
@@ -165,8 +199,11 @@ def handed_back(x: Any, space: AnySpace, given: Any, source: AnySpace) -> Any:
     return each(lambda part: arrays.convert(part, first(given)), space.gather(x))
 
 
-def _coefficient(factor: np.ndarray, like: Array) -> Any:
-    if factor.ndim == 0:
-        return float(factor)
-    real = np.asarray(factor, real_of(arrays.dtype_of(like)))
-    return arrays.convert(real.reshape(factor.shape + (1,) * (like.ndim - factor.ndim)), like)
+def _coefficient(factor: Array, like: Array) -> Any:
+    dtype = real_of(arrays.dtype_of(like))
+    if not arrays.is_traced(factor):
+        if factor.ndim == 0:
+            return float(factor)
+        factor = np.asarray(factor, dtype)
+    wide = arrays.cast(factor, dtype).reshape(factor.shape + (1,) * (like.ndim - factor.ndim))
+    return arrays.convert(wide, like)

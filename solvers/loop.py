@@ -144,6 +144,16 @@ class Run:
         """Whether the iteration under way is the last one, and nothing will resume from it."""
         return self.iteration + 1 >= self.limit and self._checkpoints is None
 
+    def ahead(self, longest: int) -> int:
+        """How many iterations, of `longest`, come before a callback or a checkpoint is due."""
+        count = min(longest, self.limit - self.iteration)
+        if self.watched:
+            count = min(count, 1)
+        if self._checkpoints is not None:
+            due = (k for k in range(1, count) if self._checkpoints.due(self.iteration + k))
+            count = next(due, count)
+        return count
+
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
         if norm is None:

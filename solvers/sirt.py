@@ -9,11 +9,24 @@ import numpy as np
 from linops import arrays
 from linops.operator import LinearOperator
 from solvers.controls import bounds_pair, positive
-from solvers.elements import admit, clipped, each, first, products, subtract, zeros
+from solvers.elements import (
+    admit,
+    chosen,
+    clipped,
+    each,
+    first,
+    noted,
+    products,
+    subtract,
+    sums,
+    zeros,
+)
 from solvers.loop import Run, no_graph
 from solvers.result import SolverResult
 
 __all__ = ["sirt"]
+
+_LONGEST = 50
 
 
 @no_graph()
@@ -121,15 +134,64 @@ def sirt(
         # Relaxation travels with C: one multiplication less in every iteration.
         C = _reciprocal(A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1], relaxation)
 
+    several = A.domain.compiled(_several)
     while run.going:
-        update = A.H @ each(_times, R, r)
-        moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
-        x = each(lambda new, old: _where_active(run.active, new, old), moved, x)
-        r = subtract(run.y, A @ x)
+        if several is not None:
+            x, r, made, history = several(
+                A, x, r, run.y, R, C, run.ahead(_LONGEST), run.active, run.bound, low, high
+            )
+            for rr in np.asarray(history, np.float64)[: int(made)]:
+                run.completed(np.sqrt(rr), x, lambda: {"x": x})
+            continue
+        x, r = _moved(A, x, r, run.y, R, C, run.active, low, high)
         (rr,) = products((A.codomain, r, r))
         run.completed(np.sqrt(rr), x, lambda: {"x": x})
     run.x = x
     return run.result()
+
+
+def _moved(
+    A: LinearOperator, x: Any, r: Any, y: Any, R: Any, C: Any, active: Any, low: Any, high: Any
+) -> tuple[Any, Any]:
+    """One iteration: x and its residual."""
+    update = A.H @ each(_times, R, r)
+    moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
+    x = chosen(active, moved, x)
+    return x, subtract(y, A @ x)
+
+
+def _several(
+    A: LinearOperator,
+    x: Any,
+    r: Any,
+    y: Any,
+    R: Any,
+    C: Any,
+    count: Any,
+    active: Any,
+    bound: Any,
+    low: Any,
+    high: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """At most `count` iterations as one loop: x, r, how many were made, and |r|^2 after each.
+
+    It ends after one with which a member converges.
+    """
+    xp = arrays.namespace(first(y))
+
+    def body(k: Any, carried: Any) -> Any:
+        x, r, _, history, _ = carried
+        x, r = _moved(A, x, r, y, R, C, active, low, high)
+        (rr,) = sums((A.codomain, r, r))
+        ends = xp.any(active & (xp.sqrt(rr) <= bound))
+        return A.domain.pinned(x), A.codomain.pinned(r), k + 1, noted(history, k, rr), ends
+
+    (start,) = sums((A.codomain, r, r))
+    history = xp.zeros((_LONGEST, *start.shape), dtype=start.dtype)
+    x, r, made, history, _ = arrays.loop(
+        count, body, (x, r, 0, history, xp.asarray(False)), going=lambda carried: ~carried[-1]
+    )
+    return x, r, made, history
 
 
 def _times(weights: Any, x: Any) -> Any:
@@ -150,11 +212,3 @@ def _reciprocal(sums: Any, factor: float) -> Any:
         return xp.where(positive_sums, factor / safe, xp.zeros_like(s))
 
     return each(part, sums)
-
-
-def _where_active(active: np.ndarray, new: Any, old: Any) -> Any:
-    if active.all():
-        return new
-    xp = arrays.namespace(new)
-    mask = active.reshape(active.shape + (1,) * (new.ndim - active.ndim))
-    return xp.where(arrays.convert(mask, new), new, old)

@@ -19,7 +19,16 @@ from linops.functionals import TotalVariation
 from linops.operator import LinearOperator
 from linops.space import Space
 from solvers.controls import non_negative, positive
-from solvers.elements import add_scaled, admit, products, require_finite, subtract
+from solvers.elements import (
+    add_scaled,
+    admit,
+    chosen,
+    noted,
+    products,
+    require_finite,
+    subtract,
+    sums,
+)
 from solvers.loop import Run, no_graph
 from solvers.pdhg import primal_dual
 from solvers.result import SolverResult
@@ -27,6 +36,7 @@ from solvers.result import SolverResult
 __all__ = ["tv"]
 
 _EPS = 1e-6
+_LONGEST = 50
 
 
 @no_graph()
@@ -142,28 +152,74 @@ def _adam(
         run.x = x
     rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
+    terms = A, edges.gradient if weight else None, y, W, 1.0 / N, np.asarray(weight)
+    several = A.domain.compiled(_several)
+    state = x, m, v, r
     while run.going:
-        k = run.iteration + 1
-        g = (A.H @ (r if W is None else W * r)) * (1.0 / N)
-        if weight:
-            g = add_scaled(g, np.asarray(weight), edges.gradient(x))
-        m = 0.9 * m + 0.1 * g
-        v = 0.999 * v + 0.001 * (g * g)
-        moved = _step(x, m, v, learning_rate / (1 - 0.9**k), 1 - 0.999**k)
-        x = moved if run.active.all() else _kept(run.active, moved, x)
-        r = subtract(A @ x, y)
-        (rr,) = products((A.codomain, r, r))
-        run.completed(np.sqrt(rr), x, lambda: {"x": x, "m": m, "v": v})
-    run.x = x
+        # The bias corrections of the iterations to come.
+        count = 1 if several is None else run.ahead(_LONGEST)
+        ks = run.iteration + 1 + np.arange(_LONGEST if several is not None else 1)
+        rates, corrections = learning_rate / (1 - 0.9**ks), 1 - 0.999**ks
+        if several is None:
+            state = _moved(terms, state, float(rates[0]), float(corrections[0]), run.active)
+            squares = products((A.codomain, state[3], state[3]))
+        else:
+            state, made, history = several(
+                terms, state, rates, corrections, count, run.active, run.bound
+            )
+            squares = list(np.asarray(history, np.float64)[: int(made)])
+        for rr in squares:
+            run.completed(np.sqrt(rr), state[0], lambda: dict(zip("xmv", state, strict=False)))
+    run.x = state[0]
     return run.result()
 
 
-def _step(x: Any, m: Any, v: Any, rate: float, correction: float) -> Any:
+def _moved(
+    terms: tuple[Any, ...], state: tuple[Any, ...], rate: Any, correction: Any, active: Any
+) -> tuple[Any, Any, Any, Any]:
+    """One iteration: x, its first and second moments, and A x - y."""
+    A, slope, y, W, share, weight = terms
+    x, m, v, r = state
     xp = arrays.namespace(x)
+    g = (A.H @ (r if W is None else W * r)) * share
+    if slope is not None:
+        g = add_scaled(g, weight, slope(x))
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * (g * g)
     moved = x - rate * m / (xp.sqrt(v * (1.0 / correction)) + 1e-8)
-    return xp.where(moved > 0, moved, xp.zeros_like(moved))
+    moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
+    x = chosen(active, moved, x)
+    return x, m, v, subtract(A @ x, y)
 
 
-def _kept(active: np.ndarray, new: Any, old: Any) -> Any:
-    mask = active.reshape(active.shape + (1,) * (new.ndim - active.ndim))
-    return arrays.namespace(new).where(arrays.convert(mask, new), new, old)
+def _several(
+    terms: tuple[Any, ...],
+    state: tuple[Any, ...],
+    rates: Any,
+    corrections: Any,
+    count: Any,
+    active: Any,
+    bound: Any,
+) -> tuple[Any, Any, Any]:
+    """At most `count` iterations as one loop: the state, how many were made, and |r|^2 of each.
+
+    It ends after one with which a member converges.
+    """
+    A = terms[0]
+    xp = arrays.namespace(state[0])
+    rates, corrections = (arrays.cast(a, A.domain.dtype) for a in (rates, corrections))
+    pinned = A.domain.pinned
+
+    def body(k: Any, carried: Any) -> Any:
+        state, _, history, _ = carried
+        *moved, r = _moved(terms, state, rates[k], corrections[k], active)
+        (rr,) = sums((A.codomain, r, r))
+        ends = xp.any(active & (xp.sqrt(rr) <= bound))
+        return (*map(pinned, moved), A.codomain.pinned(r)), k + 1, noted(history, k, rr), ends
+
+    (start,) = sums((A.codomain, state[3], state[3]))
+    history = xp.zeros((_LONGEST, *start.shape), dtype=start.dtype)
+    state, made, history, _ = arrays.loop(
+        count, body, (state, 0, history, xp.asarray(False)), going=lambda carried: ~carried[-1]
+    )
+    return state, made, history

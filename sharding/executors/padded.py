@@ -77,7 +77,7 @@ class Blocks:
         rows: list[tuple[Array, ...]] = []
         for device, at in zip(self.mesh.devices, self.mesh.coordinates, strict=True):
             block = padded_block(step, self.mesh.shape, at)
-            one, own = skeleton(block, _taken, _packed)
+            one, own = skeleton(block, _taken, _packed, alike=True)
             if found is not None and one != found:
                 raise PlacementError(
                     f"{block.name}: its padded blocks by {step.cuts} differ in structure, so one "

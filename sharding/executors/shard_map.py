@@ -53,6 +53,7 @@ class Engine:
         self.plan = plan
         self.blocks = blocks or Blocks(plan.mesh)
         self._points = points or {}
+        self._linear = bool(points) or plan.forward.linear
         self._ready: dict[int, tuple[Program, _Body, tuple[Array, ...]]] = {}
         self._pairs: dict[int, tuple[_Pair, bool, tuple[Array, ...]]] = {}
 
@@ -89,6 +90,21 @@ class Engine:
         """The operator itself: JAX's own transformations serve it."""
         return operator
 
+    def compiled_part(self, program: Program) -> tuple[_Body, tuple[Array, ...]]:
+        """What of a program is shared by structure, and the arrays of its leaves."""
+        return self._body(program)
+
+    @classmethod
+    def of_parts(
+        cls, plan: Plan, parts: Sequence[tuple[_Body, tuple[Array, ...]]], linear: bool
+    ) -> Engine:
+        """The engine of a plan whose programs are those of these parts, with their arrays."""
+        engine = cls(plan)
+        engine._linear = linear
+        for body, leaves in parts:
+            engine._ready[2 * id(body.program)] = body.program, body, leaves
+        return engine
+
     def compiled_text(self, program: Program) -> str:
         """The optimised program as XLA prints it, for arrays without batch axes."""
         import jax
@@ -122,7 +138,7 @@ class Engine:
 
     def _pair(self, program: Program) -> tuple[_Pair, bool, tuple[Array, ...]] | None:
         """The primitive of a linear program and whether it is its adjoint; None: not linear."""
-        if not (self._points or self.plan.forward.linear):
+        if not self._linear:
             return None
         if id(program) not in self._pairs:
             forward, back = self.plan.forward, self.plan.adjoint

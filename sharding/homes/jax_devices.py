@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HOME",
     "JaxDevices",
+    "compiled",
     "constrained",
     "distrust",
     "enqueuing",
@@ -197,6 +198,21 @@ def enqueuing(devices: Sequence[Any]) -> Iterator[None]:
 
 
 _locks: dict[Any, Any] = {}
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(devices: tuple[Any, ...], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` jitted, handed to these devices as `enqueuing` wants it."""
+    import jax
+
+    program = jax.jit(function)
+
+    @functools.wraps(function)
+    def run(*operands: Any) -> Any:
+        with enqueuing(devices):
+            return program(*operands)
+
+    return run
 
 
 def constrained(x: Any, sharding: Any) -> Any:

@@ -1,0 +1,114 @@
+"""Solvers on `shard_map` plans: their loops are one program, and their values the serial ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import compositions
+import numpy as np
+import pytest
+
+import solvers
+from sharding import plan
+from sharding.executors.shard_map import Engine
+from solvers.cgls import _several
+
+jax = pytest.importorskip("jax")
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def _problem(seed: int = 0) -> tuple[Any, Any, np.ndarray]:
+    A = compositions.projector((5, 6, 6), 12)
+    y = A @ A.domain.random(seed) + 0.1 * A.codomain.random(seed + 1)
+    devices = jax.devices("cpu")[:3]
+    return A, plan(A, devices=devices, executor="shard_map", partition="view").lower(), y
+
+
+_SOLVERS = {
+    "cgls": lambda A, y, n: solvers.cgls(A, y, iterations=n, damp=3.0),
+    "sirt": lambda A, y, n: solvers.sirt(A, y, iterations=n),
+    "adam": lambda A, y, n: solvers.tv(A, y, weight=0.1, iterations=n),
+}
+
+
+@pytest.mark.parametrize("name", _SOLVERS)
+def test_a_solve_is_one_program(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    solve = _SOLVERS[name]
+    A, B, y = _problem()
+    wanted = solve(A, y, 30)
+    placed = B.codomain.put(y)
+    got = solve(B, placed, 30)
+    assert got.iterations == 30 and got.reason == wanted.reason
+    assert B.domain.placement.holds(got.solution)
+    np.testing.assert_allclose(
+        B.domain.gather(got.solution), wanted.solution, rtol=0,
+        atol=1e-9 * np.abs(wanted.solution).max(),
+    )  # fmt: skip
+    np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-8)
+
+    # Another scan of equal structure compiles nothing, and more iterations cost nothing more of
+    # the host: neither programs that it starts nor values that it reads.
+    counts = []
+    run, read = Engine.run, type(placed).__array__
+    for n in (10, 40):
+        seen = [0, 0]
+
+        def counted(self: Any, *a: Any, seen: Any = seen) -> Any:
+            seen[0] += 1
+            return run(self, *a)
+
+        def watched(self: Any, *a: Any, seen: Any = seen, **k: Any) -> Any:
+            seen[1] += 1
+            return read(self, *a, **k)
+
+        _, C, other = _problem(5)
+        monkeypatch.setattr(Engine, "run", counted)
+        monkeypatch.setattr(type(placed), "__array__", watched)
+        with jax.log_compiles():
+            assert solve(C, C.codomain.put(other), n).iterations == n
+        monkeypatch.undo()
+        counts.append(seen)
+    assert counts[0] == counts[1]
+    assert "Compiling" not in caplog.text
+
+
+def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
+    _, B, y = _problem()
+    x, r = B.domain.zeros(), B.codomain.put(y)
+    active, zero = np.ones((), bool), np.zeros(())
+    operands = B, (x, r, x, np.ones(())), 5, active, zero, None, 9.0
+    text = jax.jit(_several).lower(*operands).compile().as_text()
+    kinds = [
+        step.kind for p in (B.plan.forward, B.plan.adjoint) for step in p.steps
+        if step.kind in ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Halo", "HaloAdd")
+    ]  # fmt: skip
+    assert kinds == ["AllReduce"]
+    found = re.findall(r" (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", text)
+    # The curvature, with |p|^2 for the damping; then |r|^2 with |A.H r|^2.
+    assert found == ["all-reduce"] * 3
+    assert text.count(" while(") == 1
+
+
+def test_callbacks_see_every_iteration_and_tolerances_end_where_they_are_met() -> None:
+    A, B, y = _problem()
+    seen: list[int] = []
+    solvers.cgls(B, y, iterations=3, callback=lambda k, *_: seen.append(k))
+    assert seen == [1, 2, 3]
+    for options in ({"rtol": 0.3}, {"normal_rtol": 0.05}):
+        wanted = solvers.cgls(A, y, iterations=60, **options)
+        got = solvers.cgls(B, y, iterations=60, **options)
+        assert (got.iterations, got.reason) == (wanted.iterations, wanted.reason)
+        assert 1 < got.iterations < 60
+    pair = np.stack([y, 0 * y])
+    got = solvers.cgls(B, pair, iterations=5)
+    assert got.reason == solvers.cgls(A, pair, iterations=5).reason
+    np.testing.assert_allclose(got.solution[1], 0)
