@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from linops.arrays import Array
 from linops.errors import PlacementError
 from linops.operator import LinearOperator, Operator
 from sharding.executors.shard_map import Engine
+from sharding.graph import Graph
 from sharding.program import Program
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Static:
         self.plan = replace(
             plan,
             operator=(_Lost if self.linear else _LostOperator)(base),
-            graph=None,
+            graph=Graph((), (), (), ()),
             forward=forward,
             adjoint=back[0] if back else None,
         )
@@ -73,12 +74,15 @@ class _Static:
         return self._hash
 
 
-def _refuse(operator: Any, *_: Any) -> NoReturn:
+def _refuse(operator: Any, *_: Any) -> Any:
     raise PlacementError(
         f"{operator.name} came through a transformation of JAX as an argument and knows the arrays "
         "of its shares only: make its gram, columns, diagonal or derivative outside and pass that, "
         "or close over the operator"
     )
+
+
+_refused: Any = _refuse
 
 
 def _set_up(operator: Any, base: Operator) -> None:
@@ -94,8 +98,8 @@ class _Lost(LinearOperator):
     def __init__(self, base: Operator) -> None:
         _set_up(self, base)
 
-    _apply = _apply_adjoint = _columns = _gram_diagonal = _diagonal = _cost = _refuse
-    _make_conjugate = _refuse
+    _apply = _apply_adjoint = _columns = _gram_diagonal = _diagonal = _refused
+    _make_conjugate = _cost = _refused
 
 
 class _LostOperator(Operator):
@@ -104,4 +108,4 @@ class _LostOperator(Operator):
     def __init__(self, base: Operator) -> None:
         _set_up(self, base)
 
-    _apply = _jacobian = _cost = _refuse
+    _apply = _jacobian = _cost = _refused

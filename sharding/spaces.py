@@ -101,7 +101,7 @@ class PlacedSpace(Space):
             return None
         from sharding.homes.jax_devices import compiled
 
-        return compiled(self.placement.devices, function)  # type: ignore[no-any-return]
+        return compiled(self.placement.devices, function)
 
     def pinned(self, x: Array) -> Array:
         """`x`, within a trace held to its placement."""
