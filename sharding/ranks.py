@@ -2,7 +2,7 @@
 
 Tensors here are plain ones of a rank, without a graph. Sums are taken in the order of the ranks, so
 that two runs give equal bits. Derivatives of these movements are made in
-`sharding/executors/torch_ranks.py`; who agrees on what is in `sharding/agreement.py`.
+`sharding/executors/torch_machine.py`; who agrees on what is in `sharding/agreement.py`.
 """
 
 from __future__ import annotations

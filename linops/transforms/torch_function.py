@@ -19,11 +19,15 @@ from linops import arrays, calling
 from linops.algebra.structure import flatten
 from linops.maps import Operator
 
+Around = Callable[[Callable[[Any], Any], Any, Any], Callable[[Any], Any]]
+
 __all__ = ["apply", "apply_pair", "recording", "records_in_constants"]
 
 
-def apply(operator: Any, x: Any, adjoint: bool) -> Any:
+def apply(operator: Any, x: Any, adjoint: bool, around: Around | None = None) -> Any:
     """The operator, or its adjoint, with derivatives by the declared pair.
+
+    `around(map, source, target)` may take the place of each of the two maps on plain tensors.
 
     None where plain array code is right: no derivative is recorded, or an array that the operator
     holds, also in the closure of a function it was made from, requires a gradient.
@@ -32,6 +36,9 @@ def apply(operator: Any, x: Any, adjoint: bool) -> Any:
     if not any(map(recording, parts)) or records_in_constants(operator):
         return None
     forward, backward = _maps(operator)
+    if around is not None:
+        forward = around(forward, operator.domain, operator.codomain)
+        backward = around(backward, operator.codomain, operator.domain)
     return apply_pair(x, backward, forward) if adjoint else apply_pair(x, forward, backward)
 
 

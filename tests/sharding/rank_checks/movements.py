@@ -27,7 +27,7 @@ from rank_checks.register import (
     raises,
 )
 from sharding import Placement, agreement
-from sharding.executors.torch_ranks import _move
+from sharding.executors.torch_movements import move
 from sharding.ranks import ranks_of
 from sharding.states import PARTIAL, REPLICATED, Sharded, Windowed, dual, real_range
 
@@ -58,11 +58,11 @@ def every_movement_is_right_and_has_its_adjoint(rank: int, world: int) -> None:
                 if source == Sharded(1) and target is window:
                     continue
                 x = _given(whole, source, rank, world)
-                y = _move(line, shape, 2, source, target, torch.from_numpy(x)).numpy()
+                y = move(line, shape, 2, source, target, torch.from_numpy(x)).numpy()
                 if source is not window:  # planes that lie in two windows count twice
                     _holds(y, whole, target, rank, world)
                 g = np.random.default_rng(100 + rank).standard_normal(y.shape).astype(dtype)
-                back = _move(line, shape, 2, dual(target), dual(source), torch.from_numpy(g))
+                back = move(line, shape, 2, dual(target), dual(source), torch.from_numpy(g))
                 left, right = np.vdot(y, g), np.vdot(x, back.numpy())
                 products.append((left, right))
                 cases.append((source, target, n, dtype))

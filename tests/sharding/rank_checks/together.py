@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 import linops as lo
 from linops.errors import PlacementError, ShapeError
-from rank_checks.register import all_good, check, plan, projector, raises
+from rank_checks.register import all_good, assert_close, check, plan, projector, raises
 from sharding import Placement
 from sharding.ranks import ranks_of
 
@@ -90,4 +93,73 @@ def ranks_in_another_order_are_refused(rank: int, world: int) -> None:
     for devices in (list(range(world))[::-1], [0]):
         if devices != list(range(world)):
             raises(PlacementError, "in their order", lambda: plan(A, devices, "torch"))
+    all_good(rank)
+
+
+@check
+def a_failure_in_a_derivative_reaches_every_rank(rank: int, world: int) -> None:
+    if world == 1:
+        return
+    space = lo.Space((world, 3), "float64", ("z", "y"))
+    failing = {"backward": True, "forward": False}
+
+    def pair(way: str) -> Callable[[Any], Any]:
+        def run(x: Any) -> Any:
+            if rank == world - 1 and failing[way]:
+                raise ArithmeticError("no result here")
+            return x
+
+        return run
+
+    L = lo.from_functions(
+        pair("forward"), pair("backward"), domain=space, codomain=space, rule="z y -> z y",
+        blockwise=True, tags=(),
+    )  # fmt: skip
+    S = lo.Convolve(space, np.ones((3, 1)))
+    B = plan(S @ L @ S, partition="z").lower()
+    kind = ArithmeticError if rank == world - 1 else PlacementError
+    x = space.random(1)
+    wanted = 2 * (S.H @ (S.H @ (S @ (S @ x))))
+    local = B.domain.put(x).to_local()
+
+    def passes() -> Any:
+        X = B.domain.put(x).requires_grad_()
+        ((B @ X) ** 2).sum().backward()
+        return X.grad
+
+    def loss(part: Any) -> Any:
+        return (B.local(part) ** 2).sum()
+
+    started = time.monotonic()
+    raises(kind, "no result here", passes)
+    raises(kind, "no result here", lambda: torch.func.grad(loss)(local))
+    failing["backward"] = False
+    assert_close(passes(), wanted)
+    gradient = torch.func.grad(loss)(local)
+    assert_close(gradient, B.domain.put(wanted).to_local())
+    X = B.domain.put(x).requires_grad_()
+    (g,) = torch.autograd.grad(((B @ X) ** 2).sum(), X, create_graph=True)
+    failing["forward"] = True  # the second derivative runs the map again
+    raises(kind, "no result here", lambda: torch.autograd.grad((g * g).sum(), X))
+    raises(kind, "no result here", lambda: torch.func.jvp(B.local, (local,), (local,)))
+    assert time.monotonic() - started < 15
+    all_good(rank)
+
+
+@check
+def dense_jacobians_are_refused(rank: int, world: int) -> None:
+    A = projector((5, 4), 5)
+    B = plan(A, partition="view").lower()
+    local = B.domain.put(A.domain.random(1)).to_local()
+    whole = torch.from_numpy(A.domain.random(1))
+    for made in (
+        lambda: torch.func.jacrev(B.local)(local),
+        lambda: torch.func.jacfwd(B.local)(local),
+        lambda: torch.func.hessian(lambda t: (B.local(t) ** 2).sum())(local),
+        lambda: torch.autograd.functional.jacobian(B.local, local),
+    ):
+        raises(PlacementError, "A.to_dense()", made)
+    # Plain arrays are the same on every rank: their Jacobian is that of the whole.
+    matrix = torch.autograd.functional.jacobian(lambda t: B @ t, whole)
+    assert_close(matrix.reshape(A.shape), A.to_dense())
     all_good(rank)

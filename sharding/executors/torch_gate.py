@@ -1,0 +1,82 @@
+"""Where ranks settle in the middle of what torch records: at the ends of every backward pass.
+
+A derivative runs later than the call that recorded it, and exchanges as that call did. So what a
+rank's block raises there is kept, the rank goes on with zeros, and at the next gate all raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from linops.space import AnySpace, ProductSpace
+from linops.transforms.torch_function import apply_pair, recording
+from sharding import agreement
+
+__all__ = ["Gate"]
+
+Map = Callable[[Any], Any]
+
+
+class Gate:
+    """The gates of one recorded call, and what this rank has to tell there.
+
+    Parameters
+    ----------
+    text
+        What was called, to be equal on all ranks.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.error: Exception | None = None
+
+    def settle(self, what: str = "") -> None:
+        """Go on where no rank has an error; else all raise."""
+        error, self.error = self.error, None
+        agreement.settle(what + self.text, error)
+
+    def through(self, x: Any) -> Any:
+        """`x`; whatever derivative passes by it later settles first."""
+        if not recording(x):
+            return x
+        entered = False
+
+        def passing(v: Any) -> Any:
+            nonlocal entered
+            if entered:
+                self.settle("derivative of ")
+            entered = True
+            return v.view_as(v)
+
+        return apply_pair(x, passing, passing)
+
+    def kept(self, hook: Map, source: AnySpace, target: AnySpace, where: str) -> Map:
+        """`hook`, from one space to another, with zeros for its result where it raises."""
+
+        def run(v: Any) -> Any:
+            try:
+                return hook(v)
+            except Exception as error:
+                self.keep(error, where)
+                return zeros(v, source, target)
+
+        return run
+
+    def keep(self, error: Exception, where: str) -> None:
+        """The others go on to the next exchange: this rank takes part, and tells at a gate."""
+        error.add_note(where)
+        self.error = self.error or error
+
+
+def zeros(like: Any, source: AnySpace, target: AnySpace) -> Any:
+    """Zeros of `target`, with the batch axes of an element of `source`."""
+    import torch
+
+    part = like[0] if isinstance(like, tuple) else like
+    batch = tuple(part.shape)[: part.ndim - source.members[0].ndim]
+    made = [
+        part.new_zeros((*batch, *member.shape), dtype=getattr(torch, member.dtype.name))
+        for member in target.members
+    ]
+    return tuple(made) if isinstance(target, ProductSpace) else made[0]

@@ -1,0 +1,65 @@
+"""Movements of a rank's tensor from one state to another, by exchanges of `sharding/ranks.py`.
+
+Seen from all ranks together a movement is linear; its adjoint is the movement between the dual
+states. Nothing here records a derivative.
+"""
+
+from __future__ import annotations
+
+from linops.arrays import Array
+from sharding.ranks import Line
+from sharding.states import Partial, Replicated, Sharded, State, Windowed, real_range
+
+__all__ = ["move"]
+
+
+def move(
+    line: Line, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
+) -> Array:
+    """One movement of a rank's tensor along a line of the mesh.
+
+    The movement between the dual states is its adjoint, as a map of all ranks' tensors together.
+    """
+    if isinstance(source, Replicated):
+        if isinstance(target, Partial):
+            return x if line.i == 0 else x.new_zeros(x.shape)
+        return _taken(line, shape, ndim, target, x)
+    if isinstance(target, Partial):
+        return _spread(line, shape, ndim, source, x)
+    if isinstance(source, Partial):
+        if isinstance(target, Replicated):
+            return line.all_reduce(x)
+        assert isinstance(target, Sharded)
+        return line.reduce_scatter(x, target.axis - ndim, shape[target.axis])
+    axis = source.axis - ndim
+    size = shape[source.axis]
+    if isinstance(target, Replicated):
+        return line.all_gather(x, axis, size)
+    if isinstance(target, Windowed):
+        return line.halo(x, axis, size, target)
+    if isinstance(source, Windowed):
+        return line.halo_add(x, axis, size, source)
+    return line.all_to_all(x, (axis, size), (target.axis - ndim, shape[target.axis]))
+
+
+def _taken(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
+    """A rank's range of what it holds whole."""
+    return line.taken(x, *_range(line, shape, ndim, state))
+
+
+def _spread(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
+    """A rank's range among zeros."""
+    return line.spread(x, *_range(line, shape, ndim, state))
+
+
+def _range(
+    line: Line, shape: tuple[int, ...], ndim: int, state: State
+) -> tuple[int, int, tuple[int, int]]:
+    assert isinstance(state, (Sharded, Windowed))
+    size = shape[state.axis]
+    planes = (
+        state.planes(line.i, size)
+        if isinstance(state, Windowed)
+        else real_range(size, line.n, line.i)
+    )
+    return state.axis - ndim, size, planes
