@@ -8,6 +8,7 @@ loads. Numba's own vectoriser knows no such permutation. The loops are `planar_l
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ REACH = 8  # where in the window its place is; lanes lie in [-8, 8) of it
 
 FLAGS = ("contract", "nsz")
 _f32, _f64, _i32, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
-_F8 = ir.VectorType(_f32, 8)
+_F8, _I4 = ir.VectorType(_f32, 8), ir.VectorType(_i64, 4)
 
 
 class Kit:
@@ -188,6 +189,20 @@ class Kit:
         start = builder.add(base, ir.Constant(_i64, offset - 4))
         index = builder.xor(relative, self.whole(4))
         return self._call("llvm.x86.avx2.permps", _F8, self.vector(data, start), index)
+
+    def reduced(self, name: str, vector: Any) -> Any:
+        """The "smin" or "smax" of int32 lanes."""
+        return self._call(f"llvm.vector.reduce.{name}.v{self.lanes}i32", _i32, vector)
+
+    def slots(self, whole: Any, size: int) -> list[Any]:
+        """Whole float64 lanes in [0, 2^31) times `size`, a power of two, as int64 scalars."""
+        builder = self.builder
+        # The last bit of a number near 2^52 / size counts 1 / size: its bits are the product.
+        magic = 2.0**52 / size
+        bits = builder.bitcast(builder.fadd(whole, self.constant(magic)), _I4)
+        (pattern,) = struct.unpack("<q", struct.pack("<d", magic))
+        lanes = (builder.extract_element(bits, ir.Constant(_i32, k)) for k in range(4))
+        return [builder.sub(lane, ir.Constant(_i64, pattern)) for lane in lanes]
 
     def loop(self, begin: Any, end: Any, start: Any = None, step: int = 1) -> Loop:
         return Loop(self.builder, begin, end, start, step)

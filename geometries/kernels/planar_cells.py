@@ -15,7 +15,7 @@ from numba import njit
 
 from linops.compiled.noalias import load, store
 
-from .planar_rays import ray, split
+from .planar_rays import Beam, fan_places, parallel_places, ray, split
 
 __all__ = ["RAY", "SHADOW", "adjoint_cells", "forward_cells", "tabulate_scan"]
 
@@ -27,37 +27,25 @@ SHADOW = 8  # numbers a view: the kind, then what `_view` says
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def tabulate_scan(
-    parallel: bool,
-    frames: Any,
-    points: Any,
+    beam: Beam,
     begin: int,
     end: int,
-    lengths: Any,
-    shape: Any,
     columns: int,
     shadows: Any,
     rays: Any,
 ) -> None:
     """Fill `shadows` (V, SHADOW), and `rays` (V, columns * RAY) if not empty, for some views."""
-    has_points = points.shape[1] > 0
     for v in range(begin, end):
-        seen = points[v] if has_points else points[0]
-        shadows[v, 0] = _view(
-            parallel, frames[v], seen, has_points, columns, lengths, shape, shadows[v, 1:]
-        )
+        shadows[v, 0] = _view(beam, v, columns, shadows[v, 1:])
         if rays.size > 0:
-            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays[v])
+            _table(beam, v, 0, columns, rays[v])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def forward_cells(
-    parallel: bool,
-    frames: Any,
-    points: Any,
+    beam: Beam,
     begin: int,
     end: int,
-    lengths: Any,
-    shape: Any,
     shadows: Any,
     table: Any,
     xs: Any,
@@ -74,35 +62,22 @@ def forward_cells(
     spare = np.empty(columns * RAY if table.size == 0 else 0)
     first = np.empty(BLOCK, np.int32)
     last = np.empty(BLOCK, np.int32)
-    half_x, half_y = shape[0] * 0.5, shape[1] * 0.5
-    has_points = points.shape[1] > 0
+    half_x, half_y = beam.shape[0] * 0.5, beam.shape[1] * 0.5
     fresh = table.size == 0
     tabled = 3 * len(xs) > columns
     for v in range(begin, end):
-        seen = points[v] if has_points else points[0]
         rays = spare if fresh else table[v]
         if fresh and tabled:
-            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays)
+            _table(beam, v, 0, columns, rays)
         line[:] = 0.0
         for c in range(0, len(xs), BLOCK):
             many = min(BLOCK, len(xs) - c)
-            _bins(
-                parallel,
-                frames[v],
-                seen,
-                columns,
-                lengths,
-                shape,
-                shadows[v],
-                xs[c : c + many],
-                ys[c : c + many],
-                first,
-                last,
-            )
+            near = slice(c, c + many)
+            _bins(beam, v, columns, shadows[v], xs[near], ys[near], first, last)
             for r in range(many):
                 ka, kb = load(first, r), load(last, r)
                 if fresh and not tabled:
-                    _table(parallel, frames[v], seen, has_points, ka, kb, lengths, shape, rays)
+                    _table(beam, v, ka, kb, rays)
                 for k in range(ka, kb):
                     weight = _weight(rays, k, xs[c + r], ys[c + r], half_x, half_y)
                     if batch == 1:
@@ -118,13 +93,9 @@ def forward_cells(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adjoint_cells(
-    parallel: bool,
-    frames: Any,
-    points: Any,
+    beam: Beam,
     begin: int,
     end: int,
-    lengths: Any,
-    shape: Any,
     shadows: Any,
     table: Any,
     xs: Any,
@@ -138,34 +109,21 @@ def adjoint_cells(
     spare = np.empty(columns * RAY if table.size == 0 else 0)
     first = np.empty(BLOCK, np.int32)
     last = np.empty(BLOCK, np.int32)
-    half_x, half_y = shape[0] * 0.5, shape[1] * 0.5
-    has_points = points.shape[1] > 0
+    half_x, half_y = beam.shape[0] * 0.5, beam.shape[1] * 0.5
     fresh = table.size == 0
     tabled = 3 * (end - begin) > columns
     for v in range(views):
-        seen = points[v] if has_points else points[0]
         rays = spare if fresh else table[v]
         if fresh and tabled:
-            _table(parallel, frames[v], seen, has_points, 0, columns, lengths, shape, rays)
+            _table(beam, v, 0, columns, rays)
         for c in range(begin, end, BLOCK):
             many = min(BLOCK, end - c)
-            _bins(
-                parallel,
-                frames[v],
-                seen,
-                columns,
-                lengths,
-                shape,
-                shadows[v],
-                xs[c : c + many],
-                ys[c : c + many],
-                first,
-                last,
-            )
+            near = slice(c, c + many)
+            _bins(beam, v, columns, shadows[v], xs[near], ys[near], first, last)
             for r in range(many):
                 ka, kb = load(first, r), load(last, r)
                 if fresh and not tabled:
-                    _table(parallel, frames[v], seen, has_points, ka, kb, lengths, shape, rays)
+                    _table(beam, v, ka, kb, rays)
                 for k in range(ka, kb):
                     weight = _weight(rays, k, xs[c + r], ys[c + r], half_x, half_y)
                     if batch == 1:
@@ -180,22 +138,10 @@ def adjoint_cells(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _table(
-    parallel: bool,
-    frame: Any,
-    points: Any,
-    has_points: bool,
-    begin: int,
-    end: int,
-    lengths: Any,
-    shape: Any,
-    rays: Any,
-) -> None:
+def _table(beam: Beam, v: int, begin: int, end: int, rays: Any) -> None:
     """Set up the rays `begin:end` of one view in `rays` (columns * RAY,)."""
     for k in range(begin, end):
-        axis, back, slope, step, spread, low, high = ray(
-            parallel, frame, points, has_points, k, lengths, shape
-        )
+        axis, back, slope, step, spread, low, high = ray(beam, v, k)
         at = k * RAY
         rays[at] = back
         rays[at + 1] = slope
@@ -232,82 +178,65 @@ _PROJECTIVE, _SEARCH, _ALL = 0, 1, 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _view(
-    parallel: bool,
-    frame: Any,
-    points: Any,
-    has_points: bool,
-    columns: int,
-    lengths: Any,
-    shape: Any,
-    shadow: Any,
-) -> int:
+def _view(beam: Beam, v: int, columns: int, shadow: Any) -> int:
     """The kind of a view, and in `shadow` what turns a point (x, y), in cells, into a bin.
 
     Projective: 1, x, y coefficients of numerator and denominator, positive on the detector's
     side (of a parallel beam 1 everywhere). Search: the sense of turning.
     """
-    nx, ny = float(shape[0]), float(shape[1])
-    if has_points:
-        sense = 0.0
-        for k in range(columns - 1):
-            if parallel:
-                ax, ay = frame[0], frame[1]
-                bx, by = points[k + 1, 0] - points[k, 0], points[k + 1, 1] - points[k, 1]
-            else:
-                ax, ay = points[k, 0] - frame[0], points[k, 1] - frame[1]
-                bx, by = points[k + 1, 0] - frame[0], points[k + 1, 1] - frame[1]
-                if ax * bx + ay * by <= 0.0:
-                    return _ALL
-            turn = ax * by - ay * bx
-            if turn == 0.0 or turn * sense < 0.0:
-                return _ALL
-            sense = turn
-        shadow[0] = sense
-        if not parallel and columns > 1:
-            # Less than half a turn in all, so that a side of a ray is a side of the fan.
-            ax, ay = points[0, 0] - frame[0], points[0, 1] - frame[1]
-            bx, by = points[columns - 1, 0] - frame[0], points[columns - 1, 1] - frame[1]
-            if (ax * by - ay * bx) * sense <= 0.0:
-                return _ALL
-        return _SEARCH if columns > 1 else _ALL
-    if parallel:
-        axis, back, slope, _, _, _, _ = ray(True, frame, points, False, 0, lengths, shape)
-        _, other, _, _, _, _, _ = ray(True, frame, points, False, columns, lengths, shape)
-        pace = (other - back) / columns
+    if beam.points.shape[1] > 0:
+        shadow[0] = _turning(beam, v, columns)
+        return _SEARCH if shadow[0] != 0.0 else _ALL
+    if beam.parallel:
+        at, by_x, by_y, pace, _ = parallel_places(beam, v)
         if not abs(pace) > 1e-9:
             return _ALL
-        middle = (ny if axis == 0 else nx) * 0.5
-        shadow[0] = (middle * slope - back) / pace
-        shadow[1] = 1.0 / pace if axis == 0 else -slope / pace
-        shadow[2] = -slope / pace if axis == 0 else 1.0 / pace
+        shadow[0] = at
+        shadow[1] = by_x
+        shadow[2] = by_y
         shadow[3] = 1.0
         shadow[4] = 0.0
         shadow[5] = 0.0
         return _PROJECTIVE
-    sx, sy = frame[0] / lengths[0] + nx * 0.5, frame[1] / lengths[1] + ny * 0.5
-    ux, uy = lengths[2] * frame[4] / lengths[0], lengths[2] * frame[5] / lengths[1]
-    a = lengths[3] - lengths[4] * lengths[2]
-    ex = (frame[2] + a * frame[4]) / lengths[0] + nx * 0.5 - sx
-    ey = (frame[3] + a * frame[5]) / lengths[1] + ny * 0.5 - sy
-    sign = 1.0 if ux * ey - uy * ex > 0.0 else -1.0
-    shadow[0] = sign * (sy * ex - sx * ey)
-    shadow[1] = sign * ey
-    shadow[2] = -sign * ex
-    shadow[3] = sign * (uy * sx - ux * sy)
-    shadow[4] = -sign * uy
-    shadow[5] = sign * ux
+    numerator, denominator, _ = fan_places(beam, v)
+    for i in range(3):
+        shadow[i] = numerator[i]
+        shadow[3 + i] = denominator[i]
     return _PROJECTIVE
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _turning(beam: Beam, v: int, columns: int) -> float:
+    """The sense in which the rays to a curved detector turn; 0 where it is not one sense."""
+    frame, points = beam.frames[v], beam.points[v]
+    sense = 0.0
+    for k in range(columns - 1):
+        if beam.parallel:
+            ax, ay = frame[0], frame[1]
+            bx, by = points[k + 1, 0] - points[k, 0], points[k + 1, 1] - points[k, 1]
+        else:
+            ax, ay = points[k, 0] - frame[0], points[k, 1] - frame[1]
+            bx, by = points[k + 1, 0] - frame[0], points[k + 1, 1] - frame[1]
+            if ax * bx + ay * by <= 0.0:
+                return 0.0
+        turn = ax * by - ay * bx
+        if turn == 0.0 or turn * sense < 0.0:
+            return 0.0
+        sense = turn
+    if not beam.parallel and columns > 1:
+        # Less than half a turn in all, so that a side of a ray is a side of the fan.
+        ax, ay = points[0, 0] - frame[0], points[0, 1] - frame[1]
+        bx, by = points[columns - 1, 0] - frame[0], points[columns - 1, 1] - frame[1]
+        if (ax * by - ay * bx) * sense <= 0.0:
+            return 0.0
+    return sense
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _bins(
-    parallel: bool,
-    frame: Any,
-    points: Any,
+    beam: Beam,
+    v: int,
     columns: int,
-    lengths: Any,
-    shape: Any,
     shadow: Any,
     xs: Any,
     ys: Any,
@@ -318,9 +247,7 @@ def _bins(
     kind = shadow[0]
     if kind == _SEARCH:
         for r in range(len(xs)):
-            first[r], last[r] = _search(
-                parallel, frame, points, columns, lengths, shape, shadow[1], xs[r], ys[r]
-            )
+            first[r], last[r] = _search(beam, v, columns, shadow[1], xs[r], ys[r])
         return
     if kind == _ALL:
         first[:] = 0
@@ -350,23 +277,14 @@ def _bins(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _search(
-    parallel: bool,
-    frame: Any,
-    points: Any,
-    columns: int,
-    lengths: Any,
-    shape: Any,
-    sense: float,
-    i: float,
-    j: float,
-) -> Any:
+def _search(beam: Beam, v: int, columns: int, sense: float, i: float, j: float) -> Any:
     """Bins [first, last) of cell (j, i) on a detector whose rays turn in one sense."""
+    frame, points, lengths, shape = beam.frames[v], beam.points[v], beam.lengths, beam.shape
     first, last = columns, 0
     for p in range(4):
         x = (i + p % 2 - shape[0] * 0.5) * lengths[0]
         y = (j + p // 2 - shape[1] * 0.5) * lengths[1]
-        if not parallel:
+        if not beam.parallel:
             # Only points within half a turn before the fan have a place in it.
             cx = points[columns // 2, 0] - frame[0]
             cy = points[columns // 2, 1] - frame[1]
@@ -375,7 +293,7 @@ def _search(
         a, b = 0, columns  # the first ray that leaves the point behind
         while a < b:
             k = (a + b) // 2
-            if parallel:
+            if beam.parallel:
                 dx, dy = frame[0], frame[1]
             else:
                 dx, dy = points[k, 0] - frame[0], points[k, 1] - frame[1]

@@ -1,51 +1,66 @@
-"""Planar kernels of precision "float32" and "float64": weights and sums in float64, data as given.
+"""Planar kernels with weights and sums in float64, data as given, of Siddon's and Joseph's models.
 
 Forward: a call owns some views. Adjoint and diagonal: a call owns some slabs, rows of the image
-for the rays driven by y and columns for those driven by x, which two accumulators collect.
-Rays are taken in runs; the weights of a run in a slab are computed once for all images.
+for the rays driven by y and columns for those driven by x. Rays are taken in runs; the weights of
+a run in a few slabs are computed once for all images (`planar_models`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from linops.compiled.noalias import add, load, store
+from linops.compiled.noalias import add, load
 
-from .planar_lanes import add_pairs
-from .planar_rays import split, tabulate
+from .planar_crossings import add_pairs, spread
+from .planar_models import PAD, RUN, SLABS, SPARE, TAIL, weights
+from .planar_rays import Beam, ray, tabulate
 
 __all__ = [
-    "PAD",
-    "RUN",
-    "TAIL",
+    "driven",
     "forward_views",
     "list_runs",
     "march_exact",
     "run_of",
     "scatter_slabs",
+    "scratch",
     "tabulate_views",
 ]
 
-RUN = 64  # rays a run: their table and weights stay in L1
 BLOCK = 16  # slabs a partial sum: equal weights on a ray would else add up their rounding
-# Empty cells before and after each slab: rays beside the box, and windows of the fast kernels
-# that reach over its ends, read zeros.
-PAD, TAIL = 24, 40
+
+
+class Scratch(NamedTuple):
+    """What a march of a run needs; `total` is its result."""
+
+    place: Any  # (SLABS, RUN) int32
+    one: Any  # (SLABS, RUN)
+    two: Any  # (SLABS, RUN)
+    part: Any  # (B, RUN)
+    total: Any  # (B, RUN)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def scratch(batch: int) -> Scratch:
+    """Scratch for a batch of images."""
+    return Scratch(
+        np.empty((SLABS, RUN), np.int32),
+        np.empty((SLABS, RUN)),
+        np.empty((SLABS, RUN)),
+        np.empty((batch, RUN)),
+        np.empty((batch, RUN)),
+    )
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def forward_views(
-    parallel: bool,
-    frames: Any,
-    points: Any,
+    joseph: bool,
+    beam: Beam,
     views: Any,
     begin: int,
     end: int,
-    lengths: Any,
-    shape: Any,
     box: Any,
     columns: Any,
     rows: Any,
@@ -54,103 +69,66 @@ def forward_views(
 ) -> None:
     """Project the views `views[begin:end]` into `out` (B, v, c), real columns alone.
 
-    `rows` (B, ly, PAD + lx + TAIL) and `cols` (B, lx, PAD + ly + TAIL): the real cells and their
-    transpose between zeros; `box` (4,): x0, x1, y0, y1 of them; `columns` (2,): first and count.
-    A view -1 is left alone.
+    `views` (v,) int64 picks frames, -1 is skipped. `box` (4,) int64: the cells x0, x1, y0, y1
+    of the whole grid whose values stand in `rows` (B, y1 - y0, PAD + x1 - x0 + TAIL) and,
+    transposed, in `cols` (B, x1 - x0, PAD + y1 - y0 + TAIL), zeros around them. `columns`
+    (2,): first of the columns, and how many.
     """
     count = columns[1]
-    rays = np.empty((6, count))
-    ranges = np.empty((3, count), np.int32)
-    place = np.empty(RUN, np.int32)
-    one = np.empty(RUN)
-    two = np.empty(RUN)
-    total = np.empty((rows.shape[0], RUN))
-    part = np.empty((rows.shape[0], RUN))
-    has_points = points.shape[1] > 0
+    rays = np.empty((6, count + SPARE))
+    ranges = np.empty((4, count), np.int32)
+    room = scratch(rows.shape[0])
     for w in range(begin, end):
         v = views[w]
         if v < 0:
             continue
-        seen = points[v] if has_points else points[0]
-        tabulate(
-            parallel,
-            frames[v],
-            seen,
-            has_points,
-            columns[0],
-            count,
-            lengths,
-            shape,
-            box,
-            rays,
-            ranges,
-        )
+        _tabulate(joseph, beam, v, box, columns, rays, ranges)
         ka = 0
         while ka < count:
-            kb, start, stop = run_of(ranges, ka, count)
-            total[:] = 0.0
-            march_exact(
-                rays,
-                ka,
-                kb - ka,
-                ranges[0, ka],
-                start,
-                stop,
-                shape,
-                box,
-                rows,
-                cols,
-                place,
-                one,
-                two,
-                part,
-                total,
-            )
+            run = run_of(ranges, ka, count)
+            room.total[:] = 0.0
+            march_exact(joseph, beam.shape, box, rows, cols, rays, run, room)
+            kb = run[1]
             for b in range(out.shape[0]):
                 for r in range(kb - ka):
-                    out[b, w, ka + r] = total[b, r]
+                    out[b, w, ka + r] = room.total[b, r]
             ka = kb
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def march_exact(
-    rays: Any,
-    ka: int,
-    many: int,
-    axis: int,
-    start: int,
-    stop: int,
-    shape: Any,
-    box: Any,
-    rows: Any,
-    cols: Any,
-    place: Any,
-    one: Any,
-    two: Any,
-    part: Any,
-    total: Any,
+    joseph: bool, shape: Any, box: Any, rows: Any, cols: Any, rays: Any, run: Any, room: Scratch
 ) -> None:
-    """Add to `total` (B, many) what the rays from ka on, all driven by `axis`, meet in the slabs.
-
-    `place`, `one`, `two` (RUN,) and `part` (B, RUN) are scratch.
-    """
+    """Add to `room.total` what a run of rays meets in its slabs."""
+    ka, kb, start, stop, axis, through = run
+    many = kb - ka
     image = rows if axis == 0 else cols
     edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
-    middle = (shape[1] if axis == 0 else shape[0]) * 0.5
+    middle = shape[1 - axis] * 0.5
+    width = image.shape[2]
+    part, total = room.part, room.total
     part[:] = 0.0
-    for j in range(start, stop):
-        _weights(rays, ka, many, j, middle, lateral, image.shape[2], place, one, two)
+    j = start
+    while j < stop:
+        slabs = min(SLABS - j % SLABS, stop - j)
+        weights(
+            joseph, rays, ka, many, through == 1, j, slabs, middle, lateral, width,
+            room.place, room.one, room.two,
+        )  # fmt: skip
         for b in range(image.shape[0]):
-            line = image[b, j - edge]
             sums = part[b]
-            for r in range(many):
-                i = load(place, r)
-                first = float(load(line, i))
-                share = load(two, r)
-                second = float(load(line, i + 1))
-                second = second if share > 0.0 else 0.0
-                add(sums, r, load(one, r) * first + share * second)
-        if j % BLOCK == BLOCK - 1 or j == stop - 1:
+            for s in range(slabs):
+                line = image[b, j - edge + s]
+                place, one, two = room.place[s], room.one[s], room.two[s]
+                for r in range(many):
+                    i = load(place, r)
+                    left, right = load(one, r), load(two, r)
+                    first, second = float(load(line, i)), float(load(line, i + 1))
+                    first = first if left > 0.0 else 0.0
+                    second = second if right > 0.0 else 0.0
+                    add(sums, r, left * first + right * second)
+        j += slabs
+        if j % BLOCK == 0 or j == stop:
             for b in range(image.shape[0]):
                 for r in range(many):
                     total[b, r] += part[b, r]
@@ -158,167 +136,137 @@ def march_exact(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def driven(beam: Beam, views: Any, columns: Any, by: Any) -> None:
+    """In `by` (v, 2) whether any ray of `views` is driven by y, by x."""
+    for w in range(len(views)):
+        by[w, :] = False
+        if views[w] >= 0:
+            for k in range(columns[0], columns[0] + columns[1]):
+                by[w, ray(beam, views[w], k)[0]] = True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def tabulate_views(
-    parallel: bool,
-    frames: Any,
-    points: Any,
+    joseph: bool,
+    beam: Beam,
     views: Any,
     begin: int,
     end: int,
-    lengths: Any,
-    shape: Any,
     box: Any,
     columns: Any,
     rays: Any,
     ranges: Any,
     runs: Any,
 ) -> None:
-    """Fill tables (v, 6, c), (v, 3, c), (v, c + 1, 5) for `views[begin:end]`; -1 has no runs."""
-    has_points = points.shape[1] > 0
+    """Fill `rays` (v, 6, c + SPARE), `ranges` (v, 4, c), `runs` (v, c + 1, 6) for some views."""
     for w in range(begin, end):
-        v = views[w]
-        if v < 0:
-            runs[w, -1, 0] = 0
-        else:
-            seen = points[v] if has_points else points[0]
-            tabulate(
-                parallel,
-                frames[v],
-                seen,
-                has_points,
-                columns[0],
-                columns[1],
-                lengths,
-                shape,
-                box,
-                rays[w],
-                ranges[w],
-            )
-            list_runs(ranges[w], runs[w])
+        _tabulate(joseph, beam, views[w], box, columns, rays[w], ranges[w])
+        list_runs(ranges[w], runs[w])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def scatter_slabs(
+    joseph: bool,
     axis: int,
     begin: int,
     end: int,
     rays: Any,
+    ranges: Any,
     runs: Any,
     shape: Any,
     box: Any,
+    chosen: Any,
     sinogram: Any,
     squared: bool,
     image: Any,
 ) -> None:
     """Add what the rays driven by `axis` (0: y) give to the slabs `begin:end` of `image`.
 
-    `sinogram` (B, v, c), views as in the tables; `begin`, `end` count from the box; `squared`
-    takes weights squared. `image` (B, slabs, 2 (PAD + cells + TAIL)) float64 has two numbers a
-    cell, what rays add to the first of their cells and, one cell early, to the second:
+    The tables' views are `chosen` of `sinogram` (B, v, c); `begin`, `end` count from the box;
+    `squared` takes weights squared. `image` (B, slabs, 2 (PAD + cells + TAIL)) float64 has two
+    numbers a cell, what rays add to the first of their cells and, one cell early, to the second:
     neighbouring rays then seldom wait for each other's sum.
     """
-    place = np.empty(RUN, np.int32)
-    one = np.empty(RUN)
-    two = np.empty(RUN)
+    place = np.empty((SLABS, RUN), np.int32)
+    one = np.empty((SLABS, RUN))
+    two = np.empty((SLABS, RUN))
     edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
-    middle = (shape[1] if axis == 0 else shape[0]) * 0.5
-    for w in range(runs.shape[0]):
-        for n in range(runs[w, -1, 0]):
-            ka, kb, start, stop = runs[w, n, 0], runs[w, n, 1], runs[w, n, 2], runs[w, n, 3]
-            if runs[w, n, 4] == axis:
-                for j in range(max(start, begin + edge), min(stop, end + edge)):
-                    _weights(
-                        rays[w],
-                        ka,
-                        kb - ka,
-                        j,
-                        middle,
-                        lateral,
-                        image.shape[2] // 2,
-                        place,
-                        one,
-                        two,
-                    )
+    middle = shape[1 - axis] * 0.5
+    width = image.shape[2] // 2
+    for c in range(len(chosen)):
+        w = chosen[c]
+        for n in range(runs[c, -1, 0]):
+            if runs[c, n, 4] != axis:
+                continue
+            ka, many = runs[c, n, 0], runs[c, n, 1] - runs[c, n, 0]
+            start, stop = max(runs[c, n, 2], begin + edge), min(runs[c, n, 3], end + edge)
+            through = runs[c, n, 5] == 1
+            if start >= stop:
+                continue
+            if through and not (joseph or squared):
+                fours = many // 4 * 4
+                spread(
+                    rays[c], ka, fours, float(start), stop - start, middle, float(lateral - PAD),
+                    float(width - TAIL), ranges[c], sinogram, w, image, start - edge,
+                )  # fmt: skip
+                ka += fours
+                many -= fours
+                if many == 0:
+                    continue
+            for j in range(start, stop, SLABS):
+                slabs = min(SLABS, stop - j)
+                weights(
+                    joseph, rays[c], ka, many, through, j, slabs, middle, lateral, width,
+                    place, one, two,
+                )  # fmt: skip
+                for s in range(slabs):
                     if squared:
-                        for r in range(kb - ka):
-                            one[r] *= one[r]
-                            two[r] *= two[r]
+                        for r in range(many):
+                            one[s, r] *= one[s, r]
+                            two[s, r] *= two[s, r]
                     for b in range(image.shape[0]):
-                        line = image[b, j - edge]
-                        values = sinogram[b, w]
-                        add_pairs(line, place, one, two, values, ka, kb - ka)
+                        line = image[b, j - edge + s]
+                        add_pairs(line, place[s], one[s], two[s], sinogram[b, w], ka, many)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def list_runs(ranges: Any, runs: Any) -> None:
-    """Runs of rays that meet slabs: first, end, slabs from, to, axis; in the last row how many."""
-    n, ka = 0, 0
-    while ka < ranges.shape[1]:
-        kb, start, stop = run_of(ranges, ka, ranges.shape[1])
-        if start < stop:
-            runs[n, 0] = ka
-            runs[n, 1] = kb
-            runs[n, 2] = start
-            runs[n, 3] = stop
-            runs[n, 4] = ranges[0, ka]
+    """The runs (`run_of`) of rays that meet slabs; in the last row of `runs` how many."""
+    n, ka, count = 0, 0, ranges.shape[1]
+    while ka < count:
+        run = run_of(ranges, ka, count)
+        if run[2] < run[3]:
+            for i in range(6):
+                runs[n, i] = run[i]
             n += 1
-        ka = kb
+        ka = run[1]
     runs[-1, 0] = n
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def run_of(ranges: Any, ka: int, count: int) -> Any:
-    """The end of the run of rays that starts at ka, and the slabs that any of them meets.
+    """The run of rays from ka on: (ka, kb, first slab, one past the last, axis, through).
 
-    Rays of a run share their axis, and either all meet slabs or none does.
+    Rays of a run share their axis, and either all meet slabs or none does. `through`: all
+    pass right through the grid.
     """
-    axis = ranges[0, ka]
+    axis = np.int64(ranges[0, ka])
     meets = ranges[1, ka] < ranges[2, ka]
-    start, stop = ranges[1, ka], ranges[2, ka]
+    start, stop, through = np.int64(ranges[1, ka]), np.int64(ranges[2, ka]), np.int64(ranges[3, ka])
     kb = ka + 1
     while kb < count and kb < ka + RUN and ranges[0, kb] == axis:
         if (ranges[1, kb] < ranges[2, kb]) != meets:
             break
-        start = min(start, ranges[1, kb])
-        stop = max(stop, ranges[2, kb])
+        start = min(start, np.int64(ranges[1, kb]))
+        stop = max(stop, np.int64(ranges[2, kb]))
+        through = min(through, np.int64(ranges[3, kb]))
         kb += 1
-    if not meets:
-        stop = start
-    return kb, start, stop
+    return ka, kb, start, stop if meets else start, axis, through
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _weights(
-    rays: Any,
-    ka: int,
-    many: int,
-    j: int,
-    middle: float,
-    lateral: int,
-    width: int,
-    place: Any,
-    one: Any,
-    two: Any,
+def _tabulate(
+    joseph: bool, beam: Beam, v: int, box: Any, columns: Any, rays: Any, ranges: Any
 ) -> None:
-    """Position in the padded slab and the two lengths, for the rays ka .. ka + many."""
-    slab = float(j)
-    shift = float(lateral - PAD)
-    top = float(width - TAIL)
-    back, slope, step = rays[0], rays[1], rays[2]
-    spread, low, high = rays[3], rays[4], rays[5]
-    for r in range(many):
-        k = ka + r
-        first, a, b = split(
-            load(back, k),
-            load(slope, k),
-            load(step, k),
-            load(spread, k),
-            load(low, k),
-            load(high, k),
-            slab,
-            middle,
-        )
-        at = min(max(first - shift, 0.0), top)
-        store(place, r, np.int32(at) if a + b > 0.0 else np.int32(0))
-        store(one, r, a)
-        store(two, r, b)
+    # Of a ray half a cell beside the box Joseph's model still counts the outermost centre.
+    tabulate(beam, v, columns[0], columns[1], box, 1 if joseph else 0, rays, ranges)

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from .lanes import FLAGS, Kit
 
-__all__ = ["add_pairs", "gather_fan", "gather_parallel", "march"]
+__all__ = ["gather_fan", "gather_parallel", "march"]
 
 _f32, _f64, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
 
@@ -195,52 +195,6 @@ def gather_fan(
 
             carried(kit.taps(tight, wide, tap, carried.value))
         kit.save(carried.result, total, 0)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def add_pairs(
-    typingctx: Any,
-    line: Any,
-    place: Any,
-    one: Any,
-    two: Any,
-    values: Any,
-    first: Any,
-    many: Any,
-) -> Any:
-    """Add values times pairs of lengths to a slab with two float64 a cell, for `many` rays.
-
-    Ray r adds ``values[first + r] * one[r]`` to `line[2 place[r]]` and the same of `two` to the
-    number after it, both at once. A length of 0 adds nothing, whatever the value.
-    """
-    signature = types.void(line, place, one, two, values, types.int64, types.int64)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kit = Kit(context, builder, 4)
-        line, place, one, two, values = (kit.data(signature.args[i], args[i]) for i in range(5))
-        pair = ir.VectorType(_f64, 2)
-        low, high = (ir.Constant(ir.IntType(32), i) for i in (0, 1))
-        none = ir.Constant(pair, ir.Undefined)
-        zeros = ir.Constant(pair, [ir.Constant(_f64, 0.0)] * 2)
-        with kit.loop(ir.Constant(_i64, 0), args[6]) as (row, _):
-            slot = builder.sext(builder.load(builder.gep(place, [row])), _i64)
-            slot = builder.shl(slot, ir.Constant(_i64, 1))
-            lengths = builder.insert_element(none, builder.load(builder.gep(one, [row])), low)
-            lengths = builder.insert_element(lengths, builder.load(builder.gep(two, [row])), high)
-            value = builder.load(builder.gep(values, [builder.add(args[5], row)]))
-            if value.type == _f32:
-                value = builder.fpext(value, _f64)
-            both = builder.insert_element(none, value, low)
-            both = builder.insert_element(both, value, high)
-            product = builder.fmul(lengths, both)
-            met = builder.fcmp_ordered(">", lengths, zeros)
-            product = builder.select(met, product, zeros)
-            target = builder.bitcast(builder.gep(line, [slot]), pair.as_pointer())
-            old = builder.load(target, align=8)
-            builder.store(builder.fadd(product, old), target, align=8)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -11,40 +11,49 @@ sums belong to the kernels that call this.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-__all__ = ["ray", "split", "tabulate"]
+__all__ = ["Beam", "fan_places", "parallel_places", "ray", "split", "tabulate"]
 
 # Rows of a table of rays (float64): 0 back, lateral position at the middle of the driving axis;
 # 1 slope, lateral move a slab; 2 step, length a slab; 3 spread, length per cell of lateral move;
 # 4 low and 5 high, the part of the driving axis that the ray covers.
-# Rows of a table of ranges (int32): 0 driving axis (0: y, 1: x), 1 first slab, 2 one past the last.
+# Rows of a table of ranges (int32): 0 driving axis (0: y, 1: x), 1 first slab, 2 one past the last,
+# 3 whether the ray passes right through the grid.
+
+
+class Beam(NamedTuple):
+    """What rays follow from: a scan as kernels take it, float64, world lengths, x first."""
+
+    parallel: bool
+    frames: Any  # (V, 6): source (fan) or direction (parallel), detector centre, u
+    points: Any  # (V, columns, 2): detector cells of a curved detector, else (1, 0, 2)
+    lengths: Any  # (5,): dx, dy, pitch, offset, (columns - 1) / 2
+    shape: Any  # (2,) int64: nx, ny
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def ray(
-    parallel: bool, frame: Any, points: Any, has_points: bool, k: int, lengths: Any, shape: Any
-) -> Any:
-    """Ray k of one view, as (axis, back, slope, step, spread, low, high).
+def ray(beam: Beam, v: int, k: int) -> Any:
+    """Ray k of view v, as (axis, back, slope, step, spread, low, high).
 
-    `frame` (6,): source (fan) or direction (parallel), detector centre, u; `points` (columns, 2);
-    both world lengths from the grid's centre, x first. `lengths`: dx, dy, pitch, offset,
-    (columns - 1) / 2; `shape`: nx, ny. Beyond a flat detector k goes on, points repeat the last.
+    Points are measured from the grid's centre. Beyond a flat detector k goes on, points repeat
+    the last.
     """
-    if has_points:
-        at = min(max(k, 0), points.shape[0] - 1)
-        px = points[at, 0] / lengths[0]
-        py = points[at, 1] / lengths[1]
+    frame, lengths = beam.frames[v], beam.lengths
+    if beam.points.shape[1] > 0:
+        at = min(max(k, 0), beam.points.shape[1] - 1)
+        px = beam.points[v, at, 0] / lengths[0]
+        py = beam.points[v, at, 1] / lengths[1]
     else:
         a = (k - lengths[4]) * lengths[2] + lengths[3]
         px = (frame[2] + a * frame[4]) / lengths[0]
         py = (frame[3] + a * frame[5]) / lengths[1]
     qx = frame[0] / lengths[0]
     qy = frame[1] / lengths[1]
-    if parallel:
+    if beam.parallel:
         ex, ey, bx, by = qx, qy, px, py
     else:
         ex = px - qx
@@ -54,7 +63,7 @@ def ray(
             bx, by = qx, qy
     axis = 0
     size, across = lengths[1], lengths[0]
-    n, m = shape[1], shape[0]
+    n, m = beam.shape[1], beam.shape[0]
     begin, end = qy, py
     if abs(ex) > abs(ey):
         axis = 1
@@ -70,13 +79,50 @@ def ray(
         slope = ex / ey
         if abs(slope) <= 1e-20:
             slope = 0.0
-        if not parallel:
+        if not beam.parallel:
             low = max(low, min(begin, end) + n * 0.5)
             high = min(high, max(begin, end) + n * 0.5)
     back = bx - by * slope + m * 0.5
     step = np.sqrt((slope * across) * (slope * across) + size * size)
     spread = step / abs(slope) if slope != 0.0 else 0.0
     return axis, back, slope, step, spread, low, high
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def parallel_places(beam: Beam, v: int) -> Any:
+    """Where (x, y), in cells, falls on a flat detector, in bins: coefficients of 1, x and y.
+
+    Then the cells that a ray moves sideways a bin, and its slope. Without such a move the
+    coefficients mean nothing.
+    """
+    axis, back, slope, _, _, _, _ = ray(beam, v, 0)
+    _, other, _, _, _, _, _ = ray(beam, v, 64)
+    pace = (other - back) / 64.0
+    middle = beam.shape[1 - axis] * 0.5
+    at, along, across = (middle * slope - back) / pace, -slope / pace, 1.0 / pace
+    if axis == 0:
+        return at, across, along, pace, slope
+    return at, along, across, pace, slope
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def fan_places(beam: Beam, v: int) -> Any:
+    """As `parallel_places` for a fan: 1, x, y coefficients of a numerator and a denominator.
+
+    The denominator is positive on the detector's side of the source. Then the way from the
+    source to bin 0 and its change a bin: x, change, y, change.
+    """
+    frame, lengths = beam.frames[v], beam.lengths
+    nx, ny = float(beam.shape[0]), float(beam.shape[1])
+    sx, sy = frame[0] / lengths[0] + nx * 0.5, frame[1] / lengths[1] + ny * 0.5
+    ux, uy = lengths[2] * frame[4] / lengths[0], lengths[2] * frame[5] / lengths[1]
+    a = lengths[3] - lengths[4] * lengths[2]
+    ex = (frame[2] + a * frame[4]) / lengths[0] + nx * 0.5 - sx
+    ey = (frame[3] + a * frame[5]) / lengths[1] + ny * 0.5 - sy
+    sign = 1.0 if ux * ey - uy * ex > 0.0 else -1.0
+    numerator = sign * (sy * ex - sx * ey), sign * ey, -sign * ex
+    denominator = sign * (uy * sx - ux * sy), -sign * uy, sign * ux
+    return numerator, denominator, (ex, ux, ey, uy)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -107,37 +153,26 @@ def split(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def tabulate(
-    parallel: bool,
-    frame: Any,
-    points: Any,
-    has_points: bool,
-    first: int,
-    count: int,
-    lengths: Any,
-    shape: Any,
-    box: Any,
-    rays: Any,
-    ranges: Any,
+    beam: Beam, v: int, first: int, count: int, box: Any, beside: int, rays: Any, ranges: Any
 ) -> None:
-    """Fill `rays` (6, count) and `ranges` (3, count) for the columns from `first` on.
+    """Fill `rays` (6, count) and `ranges` (4, count) for the columns from `first` on of view v.
 
-    Slab ranges are limited to where the ray may meet `box` (x0, x1, y0, y1; whole-grid cells),
-    one slab wider than needed at both ends.
+    Slab ranges are limited to where the ray may come within `beside` cells of `box` (x0, x1, y0,
+    y1; whole-grid cells), one slab wider than needed at both ends.
     """
     for r in range(count):
-        axis, back, slope, step, spread, low, high = ray(
-            parallel, frame, points, has_points, first + r, lengths, shape
-        )
+        axis, back, slope, step, spread, low, high = ray(beam, v, first + r)
         rays[0, r] = back
         rays[1, r] = slope
         rays[2, r] = step
         rays[3, r] = spread
         rays[4, r] = low
         rays[5, r] = high
+        n = beam.shape[1 - axis]
         if axis == 0:
-            near, far, left, right, n = box[2], box[3], box[0], box[1], shape[1]
+            near, far, left, right = box[2], box[3], box[0] - beside, box[1] + beside
         else:
-            near, far, left, right, n = box[0], box[1], box[2], box[3], shape[0]
+            near, far, left, right = box[0], box[1], box[2] - beside, box[3] + beside
         begin = max(float(near), low)
         end = min(float(far), high)
         if slope != 0.0:
@@ -155,3 +190,4 @@ def tabulate(
             ranges[1, r] = near
             ranges[2, r] = near
         ranges[0, r] = axis
+        ranges[3, r] = low <= 0.0 and high >= n

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries.kernels import planar
+from geometries.kernels import planar, planar_subsets
 from geometries.kernels.planar import PlanarScan
 from linops.compiled import pool
 
@@ -532,7 +532,7 @@ def test_cells_hold_the_weights_of_the_whole(
     name: str, kept: bool, few: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kept:
-        monkeypatch.setattr(planar, "_KEPT", 0)  # as for a scan too large to keep its rays
+        monkeypatch.setattr(planar_subsets, "_KEPT", 0)  # as for a scan too large to keep its rays
     scan = CURVED[name]()
     dtype = dtype_of(precision)
     n = math.prod(scan.grid_shape)

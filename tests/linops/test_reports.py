@@ -88,7 +88,6 @@ def test_u11_a_projection_of_many_cells_stays_within_ten_vectors() -> None:
     assert peak(lambda: A.gram().tags) < 10
 
 
-@pytest.mark.xfail(reason="the planar adjoint's working memory is 13 images", strict=True)
 def test_u11_a_back_projection_of_many_cells_stays_within_ten_vectors() -> None:
     A, x = many_cells()
     y = A @ x
