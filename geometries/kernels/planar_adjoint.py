@@ -7,6 +7,7 @@ stay in the cache; tiles own slabs of the image.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,8 @@ def _add(
     `by` (v, 2): whether a view has such rays, driven by y, by x. ``tabulate(chosen, begin, end,
     tables)`` fills the tables of `tabulate_views` for the views `chosen[begin:end]`.
     """
+    if not by.any():
+        return
     count = int(job.columns[1])
     block = max(1, _TABLE // (100 * count))
     tables = (
@@ -120,17 +123,21 @@ def _add(
         np.empty((block, 4, count), np.int32),
         np.empty((block, count + 1, 6), np.int64),
     )
+    batch, ny, nx = image.shape
+    slabs, cells = (ny, nx), (nx, ny)
+    shapes = [(batch, slabs[i], 2 * (PAD + cells[i] + TAIL)) for i in (0, 1)]
+    # One for both axes, since a worker that wakes late may hold the first a while.
+    room = np.empty(max(math.prod(shapes[axis]) for axis in (0, 1) if by[:, axis].any()))
     for axis in (0, 1):
         views = np.flatnonzero(by[:, axis])
-        slabs, cells = image.shape[1 + axis], image.shape[2 - axis]
         if len(views):
+            sums = room[: math.prod(shapes[axis])].reshape(shapes[axis])
             # Written here: threads that meet fresh pages together wait for each other.
-            sums = np.full((len(image), slabs, 2 * (PAD + cells + TAIL)), 0.0)
+            sums[...] = 0.0
             for w in range(0, len(views), block):
                 chosen = views[w : w + block]
                 _scatter(scan, job, sinogram, chosen, axis, tabulate, tables, squared, sums)
             _fold(sums, axis, image)
-            del sums
 
 
 def _scatter(
