@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 _MARK = "parallel_tooth_aps.npz"
+
+
+@pytest.fixture
+def quick_xla() -> Iterator[None]:
+    """XLA compiles without its optimisations: half the time, for large programs that run once.
+
+    For tests of what a program computes; those of what it is compiled to, or of bits, do without.
+    """
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

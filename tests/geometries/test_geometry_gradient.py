@@ -206,6 +206,7 @@ def test_torch_differentiates_through_a_fan() -> None:
         assert float(pushed) == pytest.approx(np.sum(wanted), rel=1e-6)
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_jax_differentiates_through_a_fan_under_jit() -> None:
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):

@@ -217,6 +217,7 @@ def test_joseph_samples_a_plane_exactly() -> None:
 # --- transforms --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_jax_transforms_use_the_declared_pair() -> None:
     jax = pytest.importorskip("jax")
     A = Projector(*SCANS["helix"], backend="portable")

@@ -144,6 +144,7 @@ def test_torch_differentiates_in_the_geometry(kind: str, adjoint: bool) -> None:
     np.testing.assert_allclose(tx.grad.numpy(), fixed.H @ y, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("kind", ["cone"])
 def test_jax_differentiates_in_the_geometry(kind: str) -> None:
     jax = pytest.importorskip("jax")

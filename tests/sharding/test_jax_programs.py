@@ -25,6 +25,7 @@ jax = pytest.importorskip("jax")
 
 
 # Each example compiles four programs; seeds are fixed so that the time is.
+@pytest.mark.usefixtures("quick_xla")
 @settings(max_examples=6, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(test_programs._programs())
 def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
