@@ -339,7 +339,7 @@ def resident(cache: dict[Any, Array], name: str, constant: Array, like: Array) -
     if is_jax(like):
         if is_jax(constant):
             return constant
-        key: Any = (name, "jax")
+        key: Any = (name, "jax", _jax_device(like))
     else:
         key = (name, namespace(like).__name__, str(array_api_compat.device(like)))
     found = cache.get(key)

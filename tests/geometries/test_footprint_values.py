@@ -16,6 +16,7 @@ from geometries import (
     ParallelBeam,
     Projector,
     Translation,
+    fbp,
 )
 
 
@@ -328,3 +329,17 @@ def test_symmetric_objects_have_symmetric_views() -> None:
         view = footprint(beam, Grid((4, 7, 7))) @ x
         np.testing.assert_allclose(view[0], view[0, :, ::-1], atol=1e-13)
         np.testing.assert_allclose(view[0], view[0, ::-1], atol=1e-13)
+
+
+def test_filtered_backprojection_has_the_amplitude_of_siddons() -> None:
+    grid = Grid((64, 64))
+    y, x = grid.coordinates("y")[:, None], grid.coordinates("x")
+    image = np.exp(-((x - 4) ** 2 + (y + 6) ** 2) / 90)
+    beam = ParallelBeam(np.arange(90) * (np.pi / 90), Detector(96))
+    middle = image > 0.5
+    values = []
+    for model in ("siddon", "footprint"):
+        A = Projector(beam, grid, model, precision="float64")
+        values.append(fbp(A, A @ image)[middle].mean())
+    assert values[1] == pytest.approx(values[0], rel=0.01)
+    assert values[0] == pytest.approx(image[middle].mean(), rel=0.02)

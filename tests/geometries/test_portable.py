@@ -145,7 +145,7 @@ def test_budgets_follow_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
             Projector(*SCANS["helix"], backend="portable", memory=wrong)
 
 
-@pytest.mark.parametrize("distance", [1e3, 1e5, 9e5])
+@pytest.mark.parametrize("distance", [1e3, 1e5, 1e6])
 def test_float32_alone_keeps_far_sources(distance: float) -> None:
     # JAX without x64 has no float64: frames become numbers near the grid on the host.
     jnp = pytest.importorskip("jax.numpy")

@@ -170,6 +170,23 @@ def test_u12_results_and_adjoints_stay_on_the_second_device(name: str) -> None:
             assert part.device == device
 
 
+@pytest.mark.parametrize("name", ["diagonal", "matrix", "gradient"])
+def test_u12_one_operator_serves_two_devices_of_jax_in_turn(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    if len(jax.devices()) < 2:
+        pytest.skip("JAX has one device here")
+    space = lo.Space((2, 3))
+    A = {
+        "diagonal": lo.Diagonal(np.ones((2, 3), "float32")),
+        "matrix": lo.Matrix(np.ones((6, 6), "float32"), space, space),
+        "gradient": lo.Gradient(space),
+    }[name]
+    for device in (*jax.devices()[:2], jax.devices()[0]):
+        for B in (A, A.H):
+            y = B @ jax.device_put(B.domain.random(0), device)
+            assert y.devices() == {device}
+
+
 def test_u13_nothing_goes_through_the_host_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     space = lo.Space((3, 4), "float64")
