@@ -291,9 +291,10 @@ class Projector(LinearOperator):
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         from geometries.projector_columns import ProjectorColumns
 
-        if self.backend != "numba" or self._twin is not None or self.model == "joseph":
-            return None
         dims = len(self.domain.shape)
+        flat = self.model == "joseph" and dims == 2
+        if self.backend != "numba" or self._twin is not None or flat:
+            return None
         whole = tuple(self.domain.shape[-2:]) == tuple(self.grid.shape[-2:])
         if dims == 2:
             # The planar kernels for lists of cells see whole, real rows of the detector, which a

@@ -165,11 +165,7 @@ def _kernel_of(model: str, trajectory: Trajectory, grid: Grid) -> str:
 
     frames = np.asarray(frames_of(trajectory))
     parts = trajectory.kind, frames, trajectory.detector, grid
-    if model == "joseph":
-        scan = VolumeScan.from_frames(*parts) if grid.dims == 3 else None
-        upright = scan is not None and scan.points is None and structure.columns_upright(scan)
-        return "joseph columns" if upright else "joseph"
-    choose = {"siddon": structure.kernel_of, "footprint": footprint_views.kernel_of}[model]
+    choose = footprint_views.kernel_of if model == "footprint" else structure.kernel_of
     if grid.dims == 3:
         return choose(VolumeScan.from_frames(*parts))
     if model == "footprint":

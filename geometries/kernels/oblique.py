@@ -1,32 +1,35 @@
-"""Exact 3-D Siddon for any frames and detectors: every ray is walked by itself, cell after cell.
+"""Any frames and detectors, ray by ray: exact Siddon, cell after cell, and Joseph's model.
 
 The general path, right for any orientation of source, detector and axes; `columns` and `aligned`
 are faster where their conditions hold. The forward task owns detector cells and gathers along
 each ray; the adjoint task owns a box of voxels and walks, in one fixed order, the rays that can
-meet it. Both take their weights from `rays3d.walk`, in float64, and sum in float64, for every
-precision. Arrays and their places are those of `volume_driver`.
+meet it. Both take their weights from `rays3d.walk` or `joseph_rays.samples`, in float64, and sum
+in float64, for every precision. Arrays and their places are those of `volume_driver`.
 
 Where the detector is a surface, cells stand at the places that come with a block of views; nothing
 is known of where a cell's neighbours stand, so an adjoint box looks at every ray, but for detector
 columns that all pass it, and boxes are wide. Subsets of voxels have no kernel there.
 
-Scratch a thread: 128 KiB for a box of the adjoint (of a surface 4 MiB), and 16 bytes a cell along
+Scratch a thread: 128 KiB for a box of the adjoint (of a surface 4 MiB), and 64 bytes a cell along
 each axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
 
+from geometries.kernels.joseph_rays import SIDES, samples
 from geometries.kernels.rays3d import columns_of_box, ray, rows_of_box, walk
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
+from geometries.kernels.volume_scan import VolumeScan
 from geometries.kernels.volume_tiles import blocks, boxes, detector_cuts
 from linops.compiled import pool
 
-__all__ = ["kernel"]
+__all__ = ["joseph", "kernel"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _TILE = (16, 16, 64)  # y, x, z
@@ -36,15 +39,13 @@ _COLUMNS = 64
 
 @_compiled
 def _forward(table, part, source, out, cut, work):
-    cone, frames, along, normal, heights, spacing, counts, _, _, _ = table
+    cone, frames, along, normal, heights, spacing, counts, _, _, _, smooth = table
     numbers, start, places, _, box, origin, local, first, _, _, _ = part
     view, left, right = cut
     number = numbers[view]
     cols, rows = along.shape[0], heights.shape[0]
     volume = source.reshape(source.shape[0], local[0] * local[1] * local[2])
-    room = max(1, box[1] - box[0] + box[3] - box[2] + box[5] - box[4])
-    cells = np.empty(room, np.int64)
-    pieces = np.empty(room, np.float64)
+    cells, pieces = _lists(box[1] - box[0] + box[3] - box[2] + box[5] - box[4])
     surface, frame = places.shape[0] > 0, np.zeros((1, 24))
     rays, at, share = (frame, 0, 0.0) if surface else (frames, number, 1.0)
     for c in range(left, right):
@@ -57,9 +58,9 @@ def _forward(table, part, source, out, cut, work):
                     _place(frame, frames, number, places, view - start, j, i)
                 line = ray(cone, rays, at, share * along[j], share * normal[j],
                            share * heights[i], spacing, counts)  # fmt: skip
-                count = walk(line, box[0], box[1], box[2], box[3], box[4], box[5], origin[0],
-                             origin[1], origin[2], local[0], local[1], local[2], cells,
-                             pieces)  # fmt: skip
+                count = _met(smooth, line, box[0], box[1], box[2], box[3], box[4], box[5],
+                             origin[0], origin[1], origin[2], local[0], local[1], local[2],
+                             cells, pieces)  # fmt: skip
             for b in range(out.shape[0]):
                 total = 0.0
                 for m in range(count):
@@ -69,7 +70,7 @@ def _forward(table, part, source, out, cut, work):
 
 @_compiled
 def _adjoint(table, part, projections, out, cut, work):
-    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, start, places, _, box, origin, _, first, _, squared, fresh = part
     b, y0, y1, x0, x1, z0, z1 = cut
     ny, nx, nz = y1 - y0, x1 - x0, z1 - z0
@@ -83,9 +84,8 @@ def _adjoint(table, part, projections, out, cut, work):
         return
     total = np.zeros(ny * nx * nz, np.float64)
     cols, rows = along.shape[0], heights.shape[0]
-    bounds = (float(bx0), float(bx1), float(by0), float(by1), float(bz0), float(bz1))
-    cells = np.empty(nx + ny + nz, np.int64)
-    pieces = np.empty(nx + ny + nz, np.float64)
+    bounds = _seen(smooth, bx0, bx1, by0, by1, bz0, bz1)
+    cells, pieces = _lists(nx + ny + nz)
     surface, frame = places.shape[0] > 0, np.zeros((1, 24))
     rays, share = (frame, 0.0) if surface else (frames, 1.0)
     for view in range(numbers.shape[0]):
@@ -107,7 +107,7 @@ def _adjoint(table, part, projections, out, cut, work):
                     _place(frame, frames, number, places, view - start, j, i)
                 line = ray(cone, rays, at, share * along[j], share * normal[j],
                            share * heights[i], spacing, counts)  # fmt: skip
-                count = walk(line, bx0, bx1, by0, by1, bz0, bz1, fx, fy, fz, ny, nx, nz,
+                count = _met(smooth, line, bx0, bx1, by0, by1, bz0, bz1, fx, fy, fz, ny, nx, nz,
                              cells, pieces)  # fmt: skip
                 value = float(projections[b, view, j - first[0], i - first[1]])
                 for m in range(count):
@@ -125,15 +125,13 @@ def _adjoint(table, part, projections, out, cut, work):
 
 @_compiled
 def _forward_subset(table, part, values, out, cut, work):
-    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, _, _, positions, box, origin, _, first, _, _, _ = part
     view, left, right = cut
     number = numbers[view]
     cols, rows = along.shape[0], heights.shape[0]
     lr, lz = out.shape[3], values.shape[2]
-    room = max(1, box[5] - box[4] + 2)
-    cells = np.empty(room, np.int64)
-    pieces = np.empty(room, np.float64)
+    cells, pieces = _lists(box[5] - box[4] + 2)
     total = np.empty((right - left, lr), np.float64)
     for b in range(out.shape[0]):
         total[:] = 0.0
@@ -141,8 +139,7 @@ def _forward_subset(table, part, values, out, cut, work):
             if positions[s] < 0 or number < 0 or number >= frames.shape[0]:
                 continue
             y, x = positions[s] // counts[0], positions[s] % counts[0]
-            bounds = (float(x), float(x + 1), float(y), float(y + 1),
-                      float(box[4]), float(box[5]))  # fmt: skip
+            bounds = _seen(smooth, x, x + 1, y, y + 1, box[4], box[5])
             j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
                                     counts, bounds)  # fmt: skip
             for j in range(max(j0, first[0] + left), min(j1, first[0] + right)):
@@ -152,7 +149,7 @@ def _forward_subset(table, part, values, out, cut, work):
                     line = ray(
                         cone, frames, number, along[j], normal[j], heights[i], spacing, counts
                     )
-                    count = walk(line, x, x + 1, y, y + 1, box[4], box[5], x, y, origin[2],
+                    count = _met(smooth, line, x, x + 1, y, y + 1, box[4], box[5], x, y, origin[2],
                                  1, 1, lz, cells, pieces)  # fmt: skip
                     for m in range(count):
                         total[j - first[0] - left, i - first[1]] += (
@@ -165,13 +162,11 @@ def _forward_subset(table, part, values, out, cut, work):
 
 @_compiled
 def _adjoint_subset(table, part, projections, out, cut, work):
-    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
+    cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, _, _, positions, box, origin, _, first, _, _, fresh = part
     cols, rows = along.shape[0], heights.shape[0]
     lc, lr, lz = projections.shape[2], projections.shape[3], out.shape[2]
-    room = max(1, box[5] - box[4] + 2)
-    cells = np.empty(room, np.int64)
-    pieces = np.empty(room, np.float64)
+    cells, pieces = _lists(box[5] - box[4] + 2)
     total = np.empty(lz, np.float64)
     if fresh:
         out[:, cut[0] : cut[1]] = 0
@@ -183,8 +178,7 @@ def _adjoint_subset(table, part, projections, out, cut, work):
                 if positions[s] < 0 or number < 0 or number >= frames.shape[0]:
                     continue
                 y, x = positions[s] // counts[0], positions[s] % counts[0]
-                bounds = (float(x), float(x + 1), float(y), float(y + 1),
-                          float(box[4]), float(box[5]))  # fmt: skip
+                bounds = _seen(smooth, x, x + 1, y, y + 1, box[4], box[5])
                 j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols,
                                         spacing, counts, bounds)  # fmt: skip
                 for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
@@ -194,13 +188,34 @@ def _adjoint_subset(table, part, projections, out, cut, work):
                         line = ray(
                             cone, frames, number, along[j], normal[j], heights[i], spacing, counts
                         )
-                        count = walk(line, x, x + 1, y, y + 1, box[4], box[5], x, y, origin[2],
-                                     1, 1, lz, cells, pieces)  # fmt: skip
+                        count = _met(smooth, line, x, x + 1, y, y + 1, box[4], box[5], x, y,
+                                     origin[2], 1, 1, lz, cells, pieces)  # fmt: skip
                         value = float(projections[b, view, j - first[0], i - first[1]])
                         for m in range(count):
                             total[cells[m]] += pieces[m] * value
             for z in range(lz):
                 out[b, s, z] += total[z]
+
+
+@_compiled
+def _lists(extents):
+    """Room for the cells and weights of a ray through a box, given the sum of its extents."""
+    return np.empty(SIDES * max(1, extents), np.int64), np.empty(SIDES * max(1, extents))
+
+
+@_compiled
+def _met(smooth, line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, weights):
+    """List the cells of a box on a ray and their physical weights; their number."""
+    if not smooth:
+        return walk(line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, weights)
+    return samples(line, (x0, x1, y0, y1, z0, z1), (fx, fy, fz), (ly, lx, lz), cells, weights)
+
+
+@_compiled
+def _seen(smooth, x0, x1, y0, y1, z0, z1):
+    """The box whose rays have weights in another."""
+    more = 1.0 if smooth else 0.0
+    return x0 - more, x1 + more, y0 - more, y1 + more, z0 - more, z1 + more
 
 
 @_compiled
@@ -229,13 +244,19 @@ def _passes(frames, number, places, view, j, spacing, counts, bounds):
 
 
 class _Oblique(VolumeKernel):
-    """Rays one by one."""
+    """Rays one by one; `smooth` for Joseph's model."""
+
+    def __init__(self, smooth: bool) -> None:
+        self._smooth = smooth
 
     forward_tile = staticmethod(_forward)
     adjoint_tile = staticmethod(_adjoint)
     gram_tile = staticmethod(_adjoint)
     forward_subset = staticmethod(_forward_subset)
     adjoint_subset = staticmethod(_adjoint_subset)
+
+    def _table(self, scan: VolumeScan) -> tuple[Any, ...]:
+        return (*super()._table(scan), self._smooth)
 
     def _adjoint_cuts(self, part: Part, out: Real, work: Real) -> Cuts:
         tile = _TILE
@@ -250,4 +271,5 @@ class _Oblique(VolumeKernel):
         return blocks(part.positions.size, part.positions.size // (8 * pool.workers()))
 
 
-kernel = _Oblique()
+kernel = _Oblique(smooth=False)
+joseph = _Oblique(smooth=True)

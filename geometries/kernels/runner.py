@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanarRunner", "VolumeRunner", "make"]
 
-_MODULES = {
-    "aligned rows": "aligned",
-    "aligned": "aligned",
-    "columns": "columns",
-    "oblique": "oblique",
-    "sampled": "oblique",
-    "joseph": "joseph",
-    "joseph columns": "joseph_columns",
+_KERNELS = {
+    ("siddon", "aligned rows"): "aligned.kernel",
+    ("siddon", "aligned"): "aligned.kernel",
+    ("siddon", "columns"): "columns.kernel",
+    ("siddon", "oblique"): "oblique.kernel",
+    ("siddon", "sampled"): "oblique.kernel",
+    ("joseph", "aligned rows"): "joseph_aligned.kernel",
+    ("joseph", "aligned"): "joseph_aligned.kernel",
+    ("joseph", "columns"): "joseph_columns.kernel",
+    ("joseph", "oblique"): "oblique.joseph",
+    ("joseph", "sampled"): "oblique.joseph",
 }
 
 
@@ -151,7 +154,9 @@ class VolumeRunner:
         self._scan = VolumeScan.from_frames(
             projector.geometry.kind, np.asarray(projector.frames), detector, grid
         )
-        self._kernel = _kernel_of(projector._kernel, self._scan) if kernel is None else kernel
+        if kernel is None:
+            kernel = _kernel_of(projector.model, projector._kernel, self._scan)
+        self._kernel = kernel
         self._dtype = projector.domain.dtype
         self._volume, self._projections = projector.domain.shape, projector.codomain.shape
         window = [int(n) for n in np.asarray(projector.window)]
@@ -261,16 +266,16 @@ class VolumeRunner:
         return np.empty((batch, views, cols, rows), self._dtype)
 
 
-def _kernel_of(name: str, scan: VolumeScan) -> Any:
+def _kernel_of(model: str, name: str, scan: VolumeScan) -> Any:
     """The kernel of a name that `structure.kernel_of` gave to the whole of a scan, for a part."""
-    if name in _MODULES:
-        return _named(name)
-    return MixedKernel(scan, [(_named(each), views) for each, views in groups_of(scan)])
+    if (model, name) in _KERNELS:
+        return _named(model, name)
+    return MixedKernel(scan, [(_named(model, each), views) for each, views in groups_of(scan)])
 
 
-def _named(name: str) -> Any:
-    module = import_module(f"geometries.kernels.{_MODULES[name]}")
-    return getattr(module, "kernel", module)
+def _named(model: str, name: str) -> Any:
+    module, kernel = _KERNELS[model, name].split(".")
+    return getattr(import_module(f"geometries.kernels.{module}"), kernel)
 
 
 def _split_batch(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
