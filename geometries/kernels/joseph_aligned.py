@@ -148,8 +148,7 @@ def _met(line, x0, x1, y0, y1, fx, fy, lx, lists):
 @_compiled
 def _seen(x0, x1, y0, y1, counts):
     """The box whose rays have weights in [x0, x1) x [y0, y1)."""
-    more = 1.0 if smooth else 0.0
-    return x0 - more, x1 + more, y0 - more, y1 + more, 0.0, float(counts[2])
+    return x0 - 1.0, x1 + 1.0, y0 - 1.0, y1 + 1.0, 0.0, float(counts[2])
 
 
 @_compiled
