@@ -57,7 +57,7 @@ def mixture(kind, picks):
 
 
 def kernel_for(scan):
-    return MixedKernel(scan, [(_named(name), views) for name, views in groups_of(scan)])
+    return MixedKernel(scan, [(_named("siddon", name), views) for name, views in groups_of(scan)])
 
 
 def projector(scan, precision):
@@ -166,7 +166,7 @@ def test_kernels_add_up_in_one_order():
     order = ["aligned -1", "aligned 0", "aligned 1", "columns", "oblique"]
     for name in order:
         k, alone = list(POOLS["parallel"]).index(name), POOLS["parallel"][name]
-        kernel, views = _named(name.split()[0]), slice(3 * k, 3 * k + 3)
+        kernel, views = _named("siddon", name.split()[0]), slice(3 * k, 3 * k + 3)
         np.testing.assert_array_equal(whole[:, views], run_forward(kernel, alone, x))
         part = np.ascontiguousarray(y[:, views])
         if total is None:
