@@ -80,10 +80,19 @@ def test_published_slopes_of_a_centre(case: str, value: float) -> None:
     assert (N.jvp(at, move) * y).sum() == pytest.approx(value, rel=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["numba", "portable"])
-@pytest.mark.parametrize("name", SCANS)
-def test_both_modes_are_the_differences_of_the_projection(name: str, backend: str) -> None:
-    A = Projector(*SCANS[name], backend=backend, precision="float64")
+@pytest.mark.parametrize(
+    ("name", "model", "backend"),
+    [
+        *((name, "siddon", "numba") for name in SCANS),
+        *((name, "siddon", "portable") for name in ("fan F", "parallel 3-D", "inside")),
+        ("fan F", "joseph", "numba"),
+        ("cone", "joseph", "portable"),
+    ],
+)
+def test_both_modes_are_the_differences_of_the_projection(
+    name: str, model: str, backend: str
+) -> None:
+    A = Projector(*SCANS[name], model, backend, "float64")
     rng = np.random.default_rng(3)
     x = rng.standard_normal((2, *A.domain.shape))
     N, at = A.geometry_operator(x), frames(A)

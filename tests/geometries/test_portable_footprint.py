@@ -144,6 +144,23 @@ def test_torch_differentiates_in_the_geometry(kind: str, adjoint: bool) -> None:
     np.testing.assert_allclose(tx.grad.numpy(), fixed.H @ y, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("profile", ["trapezoid", "box"])
+def test_second_derivatives_in_the_geometry_are_right(profile: str) -> None:
+    # A footprint is recorded, not declared: its slope is piecewise smooth in the geometry.
+    torch = pytest.importorskip("torch")
+    x, y = map(torch.from_numpy, data("fan"))
+
+    def slope(at: float) -> Any:
+        p = torch.full((5,), at, dtype=torch.float64, requires_grad=True)
+        A = Projector(*beam("fan", p), "footprint", precision="float64", profile=profile)
+        return p, torch.autograd.grad((y * (A @ x)).sum(), p, create_graph=True)[0]
+
+    p, first = slope(0.0)
+    found = torch.autograd.grad(first.sum(), p)[0].sum()
+    ends = [float(slope(step)[1].sum().detach()) for step in (1e-6, -1e-6)]
+    assert float(found) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
+
+
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("kind", ["cone"])
 def test_jax_differentiates_in_the_geometry(kind: str) -> None:
