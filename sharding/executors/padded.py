@@ -21,6 +21,7 @@ from linops.errors import DTypeError, PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.transforms.pytree import packed
 from sharding.banding import banded
+from sharding.executors.band_loop import loops_of
 from sharding.homes.jax_devices import send, stacked
 from sharding.mesh import Mesh
 from sharding.program import Program
@@ -73,22 +74,21 @@ class Blocks:
             return self._stacks[id(slot)]
 
     def _make(self, step: Compute) -> Slot:
-        found: Skeleton | None = None
-        rows: list[tuple[Array, ...]] = []
-        for device, at in zip(self.mesh.devices, self.mesh.coordinates, strict=True):
-            block = padded_block(step, self.mesh.shape, at)
-            one, own = skeleton(block, _taken, _packed, alike=True)
-            if found is not None and one != found:
-                raise PlacementError(
-                    f"{block.name}: its padded blocks by {step.cuts} differ in structure, so one "
-                    "program cannot serve all devices; take executor='threads' on workers, or "
-                    "another partition"
-                )
-            found = one
-            rows.append(own)
-            del device
-        assert found is not None
-        return Slot(found, tuple(rows), isinstance(step.operator, LinearOperator))
+        blocks = [padded_block(step, self.mesh.shape, at) for at in self.mesh.coordinates]
+        if isinstance(step, Loop):
+            blocks = loops_of(blocks, *step.bands, _split) or [  # type: ignore[arg-type, assignment]
+                banded(block, *step.bands)  # type: ignore[arg-type]
+                for block in blocks
+            ]
+        parts = [_split(block) for block in blocks]
+        if any(shown != parts[0][0] for shown, _ in parts):
+            raise PlacementError(
+                f"{blocks[0].name}: its padded blocks by {step.cuts} differ in structure, so one "
+                "program cannot serve all devices; take executor='threads' on workers, or "
+                "another partition"
+            )
+        linear = isinstance(step.operator, LinearOperator)
+        return Slot(parts[0][0], tuple(leaves for _, leaves in parts), linear)
 
     def on_devices(self, slot: Slot) -> tuple[tuple[Array, ...], ...]:
         """The arrays of each device, on it."""
@@ -109,10 +109,11 @@ def padded_block(step: Compute, mesh: tuple[int, ...], at: tuple[int, ...]) -> O
         if name is not None and mesh[m] > 1:
             share = share_of(extent(step.operator, name), mesh[m])
             block = block.block(name, at[m] * share, (at[m] + 1) * share, padded=True)
-    if isinstance(step, Loop):
-        assert isinstance(block, LinearOperator)
-        return banded(block, *step.bands)
     return block
+
+
+def _split(block: Operator) -> tuple[Skeleton, tuple[Array, ...]]:
+    return skeleton(block, _taken, _packed, alike=True)
 
 
 def description(program: Program, slots: Sequence[Slot | None]) -> Hashable:

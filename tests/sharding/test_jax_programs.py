@@ -98,3 +98,32 @@ def test_deterministic_plans_bands_and_columns(executor: str) -> None:
     z = C.domain.random(7)
     wanted = A.columns(index) @ np.asarray(C.domain.gather(z))
     np.testing.assert_allclose(C.codomain.gather(C @ z), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "chunks"),
+    [
+        ("projector", "view", {"view": 3}),
+        ("projector", "view", {"z": 2}),
+        ("two stencils", "z", {"z": 2}),
+    ],
+)
+def test_bands_are_one_loop_whatever_their_number(name: str, partition: str, chunks: Any) -> None:
+    A = compositions.LINEAR[name]()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    sizes = []
+    with jax.enable_x64(True):
+        for length in (*chunks.values(), 1):
+            p = plan(A, devices=jax.devices("cpu")[:2], executor="shard_map", partition=partition,
+                     chunks=dict.fromkeys(chunks, length))  # fmt: skip
+            B = p.lower()
+            dirty = []
+            for placement, v in ((p.domain_placement, x), (p.codomain_placement, y)):
+                placed = placement.put(v)
+                poisoned = jax.numpy.where(placement.mask(placed.ndim), placed, np.nan)
+                dirty.append(jax.device_put(poisoned, placed.sharding))
+            for got, wanted in ((B @ dirty[0], A @ x), (B.H @ dirty[1], A.H @ y)):
+                got = np.asarray(got)[tuple(map(slice, wanted.shape))]
+                np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
+            sizes.append(B._engine.compiled_text(p.forward).count("\n"))
+    assert sizes[1] <= 1.1 * sizes[0]

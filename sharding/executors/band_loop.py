@@ -1,0 +1,208 @@
+"""The bands of a leaf as one loop: its program is as large as that of one band.
+
+Padded blocks of equal length have equal structure, so a band is one body, and what differs between
+bands are arrays, stacked along a leading axis. For JAX devices; bands on workers stand one after
+the other (`sharding/banding.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linops import arrays
+from linops.algebra.blocks import extent
+from linops.algebra.relations import positions
+from linops.algebra.structure import Skeleton
+from linops.arrays import Array
+from linops.operator import LinearOperator
+from linops.rule import Relation
+from linops.space import Space
+from linops.transforms.pytree import unpacked
+
+__all__ = ["BandLoop", "loops_of"]
+
+Split = Callable[[LinearOperator], tuple[Skeleton, tuple[Array, ...]]]
+
+
+def loops_of(
+    blocks: Sequence[LinearOperator], name: str, length: int, split: Split
+) -> list[BandLoop] | None:
+    """The padded blocks of all devices in bands of an axis, as loops; None where bands differ.
+
+    Parameters
+    ----------
+    blocks
+        For each device its block.
+    name, length
+        The axis of its rule, and the planes of a band.
+    split
+        The structure of a band and its arrays.
+    """
+    whole = blocks[0]
+    rule, relation = whole.rule, whole.rule.relation(name)
+    halo = rule.halo(name)
+    if not (isinstance(whole.domain, Space) and isinstance(whole.codomain, Space)):
+        return None
+    if halo and (relation is Relation.CONTRACTED or rule.periodic(name)):
+        return None
+    n = extent(whole, name)
+    # Planes that are added up lie in one band each; others may be made twice.
+    last = n if relation is Relation.CONTRACTED else n - length
+    starts = tuple(min(k, last) for k in range(0, n, length))
+    first = whole._input_range(name, 0, length)[0] if relation is Relation.ALIGNED else 0
+    if len(starts) < 2:
+        return None
+    tables = []
+    for block in blocks:
+        parts = []
+        for s in starts:
+            reads = first + s, first + s + length + 2 * halo
+            if relation is Relation.ALIGNED and block._input_range(name, s, s + length) != reads:
+                return None
+            band = block.block(name, s, s + length, padded=True)
+            if not isinstance(band, LinearOperator):
+                return None
+            parts.append(split(band))
+        if any(shown != parts[0][0] for shown, _ in parts):
+            return None
+        tables.append((parts[0][0], list(zip(*(leaves for _, leaves in parts), strict=True))))
+    sides = tuple(
+        cuts[0][1] - space.ndim if cuts else None
+        for space, cuts in (
+            (whole.domain, positions(rule.domain, name)),
+            (whole.codomain, positions(rule.codomain, name)),
+        )
+    )
+    # One array for all bands, where that is so on every device.
+    same = tuple(
+        all(map(_equal, rows)) for rows in zip(*(columns for _, columns in tables), strict=True)
+    )
+    return [
+        BandLoop(block, band, columns, same, starts, length, sides, first, halo)
+        for block, (band, columns) in zip(blocks, tables, strict=True)
+    ]
+
+
+class BandLoop(LinearOperator):
+    """A block that runs its bands in a loop.
+
+    Parameters
+    ----------
+    whole
+        The block; its spaces are taken over.
+    band
+        What all bands share.
+    columns, same
+        For each array of a band those of all bands, and whether one serves them all.
+    starts, length
+        The planes of `whole` with which bands begin, and how many each has.
+    sides
+        The axes of domain and codomain that are cut, counted from the last; None for a whole one.
+    first, halo
+        The first plane that the band at 0 reads, and how many it reads on each side of its own.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        whole: LinearOperator,
+        band: Skeleton,
+        columns: Sequence[Sequence[Array]],
+        same: tuple[bool, ...],
+        starts: tuple[int, ...],
+        length: int,
+        sides: tuple[int | None, ...],
+        first: int,
+        halo: int,
+    ) -> None:
+        super().__init__(whole.domain, whole.codomain, precision=whole.precision, name=whole.name)
+        self.band, self.starts, self.length = band, starts, length
+        self.sides, self.first, self.halo = sides, first, halo
+        self.same, self.leaves = (
+            same,
+            tuple(
+                column[0] if one else arrays.namespace(*column).stack(list(column))
+                for one, column in zip(same, columns, strict=True)
+            ),
+        )
+
+    def _apply(self, x: Array) -> Array:
+        return self._over(x, self.domain, self.codomain, self.sides, False)
+
+    def _apply_adjoint(self, y: Array) -> Array:
+        return self._over(y, self.codomain, self.domain, self.sides[::-1], True)
+
+    def _over(
+        self, x: Array, source: Any, target: Any, sides: tuple[int | None, ...], adjoint: bool
+    ) -> Array:
+        """Bands of `x` are read, and bands of the result added to it, where these sides are cut."""
+        import jax
+
+        jnp, lax = jax.numpy, jax.lax
+        read, made = sides
+        batch = x.shape[: x.ndim - source.ndim]
+        x = _widened(x, read, self._margins(source, read, not adjoint))
+        margins = self._margins(target, made, adjoint)
+        total = _widened(jnp.zeros((*batch, *target.shape), target.dtype), made, margins)
+        starts = jnp.asarray(self.starts)
+
+        def add(k: Any, total: Array) -> Array:
+            own = [a if same else a[k] for a, same in zip(self.leaves, self.same, strict=True)]
+            block = self.band.build(iter(own), unpacked)
+            at = starts[k]
+            part = x
+            if read is not None:
+                part = lax.dynamic_slice_in_dim(x, at, self._planes(not adjoint), x.ndim + read)
+            # Of planes that two bands hold the later one counts for the first of them only.
+            if adjoint and read is not None:
+                part = _from(part, read, at, k * self.length)
+            part = block._backward(part) if adjoint else block._forward(part)
+            if made is None:
+                return total + part
+            if not adjoint:
+                return lax.dynamic_update_slice_in_dim(total, part, at, total.ndim + made)
+            wide = self._planes(True)
+            old = lax.dynamic_slice_in_dim(total, at, wide, total.ndim + made)
+            return lax.dynamic_update_slice_in_dim(total, old + part, at, total.ndim + made)
+
+        total = lax.fori_loop(0, len(self.starts), add, total)
+        if made is None:
+            return total
+        axis = total.ndim + made
+        return lax.slice_in_dim(total, margins[0], margins[0] + target.shape[made], axis=axis)
+
+    def _planes(self, inputs: bool) -> int:
+        return self.length + (2 * self.halo if inputs else 0)
+
+    def _margins(self, space: Any, axis: int | None, inputs: bool) -> tuple[int, int]:
+        """Planes of zeros before and after an array, so that every band lies within."""
+        if axis is None:
+            return 0, 0
+        first = self.first if inputs else 0
+        end = self.starts[-1] + first + self._planes(inputs)
+        return max(-first, 0), max(end - space.shape[axis], 0)
+
+
+def _equal(column: Sequence[Array]) -> bool:
+    first = column[0]
+    return all(a is first for a in column) or (
+        all(map(arrays.is_numpy, column)) and all(np.array_equal(a, first) for a in column)
+    )
+
+
+def _widened(x: Array, axis: int | None, margins: tuple[int, int]) -> Array:
+    return x if axis is None else arrays.widen(x, axis, *margins)
+
+
+def _from(x: Array, axis: int, first: Any, begin: Any) -> Array:
+    """Planes of `x`, which starts at plane `first`, from `begin` on; zeros before."""
+    import jax
+
+    jnp = jax.numpy
+    inside = (jnp.arange(x.shape[axis]) + first >= begin).reshape(-1, *(1,) * (-axis - 1))
+    return jnp.where(inside, x, jnp.zeros((), x.dtype))
