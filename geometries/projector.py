@@ -319,7 +319,21 @@ class Projector(LinearOperator):
         # A ray meets about as many cells as the longest in-plane side has, twice.
         crossings = 2.0 * self.codomain.size * max(self.domain.shape, default=0)
         read = bytes_of(self.domain) + bytes_of(self.codomain)
-        return Cost(2.0 * crossings, read, bytes_of(self.codomain), bytes_of(self.domain))
+        workspace = bytes_of(self.domain)
+        if self.backend == "portable" and self.model != "footprint":
+            from geometries.kernels.portable_memory import workspace as of_rays
+
+            workspace = of_rays(self.codomain.size, self.model, self.domain.shape, self.memory)
+        return Cost(2.0 * crossings, read, bytes_of(self.codomain), workspace)
+
+    def _within(self, memory: float) -> Projector:
+        if self.backend != "portable" or (self.memory is not None and self.memory <= memory):
+            return self
+        return _made(
+            self.geometry, self.grid, self._choice._replace(memory=max(1, int(memory))),
+            self.precision, self.frames, (self.offsets, self.heights), self.window,
+            self.codomain.shape, self.domain.shape,
+        )  # fmt: skip
 
     # --- on the host -----------------------------------------------------------------------
 

@@ -267,6 +267,10 @@ class Operator(ABC):
         halo = self.rule.halo(axis)
         return start - halo, stop + halo
 
+    def _within(self, memory: float) -> Operator:
+        """The same with temporaries of at most so many bytes; itself where it has no choice."""
+        return self
+
     def _derive_rule(self) -> Rule | None:
         return None
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from linops.algebra.blocks import extent
+from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
 from sharding import banding, fusion, partitions
@@ -54,7 +55,8 @@ def plan(
         (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each worker
         thread takes its share of the first leading axis.
     memory
-        Bytes that each device may hold; by default nine tenths of what is free.
+        Bytes that each device may hold; by default nine tenths of what is free. Leaves that choose
+        the size of their temporaries take at most a quarter of it.
     chunks
         Lengths of bands by axis name, such as `{"z": 16}`; they win over `memory`.
     batch
@@ -84,7 +86,8 @@ def plan(
         if limit is not None:
             machine = replace(machine, memory=limit)
         settings = Settings(engine, machine, deterministic, memory, tuple(batch), probe)
-        return _chosen(A, devices, available, partition, dict(chunks or {}), settings)
+        bounded = A if memory is None else within(A, memory / 4)
+        return _chosen(bounded, devices, available, partition, dict(chunks or {}), settings)
 
     if not of_ranks(devices, executor):
         return make()

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from linops import memory
 from linops.arrays import Array, on_host
 
-__all__ = ["budget", "division", "pieces_of", "ray_bytes"]
+__all__ = ["budget", "division", "pieces_of", "ray_bytes", "workspace"]
 
 _LEAST, _MOST = 8 << 20, 256 << 20
 _QUICK = 16 << 20  # larger temporaries leave the caches of a CPU, and are slower
@@ -70,6 +72,12 @@ def division(
     fitting = max(allowed // ray_bytes(model, edge, dims), 1)
     count = max(math.ceil(rays / fitting), 1)
     return edge, max(math.ceil(rays / count), 1)
+
+
+def workspace(rays: int, model: str, voxels: tuple[int, ...], asked: int | None) -> float:
+    """Bytes that a projection on the host holds beyond what comes and goes."""
+    edge, batch = division(rays, model, voxels, np.empty(0), asked, slopes=False)
+    return float(batch * ray_bytes(model, edge, len(voxels)))
 
 
 def ray_bytes(model: str, edge: int, dims: int) -> int:

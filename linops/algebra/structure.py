@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,16 @@ from linops import arrays
 from linops.arrays import Array
 from linops.maps import Operator, _cached_names
 
-__all__ = ["Skeleton", "children", "flatten", "leaves", "rebuilt", "skeleton", "structure"]
+__all__ = [
+    "Skeleton",
+    "children",
+    "flatten",
+    "leaves",
+    "rebuilt",
+    "skeleton",
+    "structure",
+    "within",
+]
 
 Unpack = Callable[[Array, np.dtype], Array]
 Branch = Callable[["Skeleton", Iterator[Array]], Any]
@@ -87,6 +97,25 @@ def rebuilt(
     # What is put in the place of an array stays a child, whatever it is.
     operator.__dict__.update(data, name=name, _frozen=True, _children=frozenset(data))
     return operator
+
+
+def within(operator: Operator, memory: float) -> Operator:
+    """The operator with leaves whose temporaries keep to so many bytes, where they can choose."""
+    found = operator._within(memory)
+    if found is not operator:
+        return found
+    data, static = flatten(operator)
+
+    def bounded(value: Any) -> Any:
+        if isinstance(value, tuple):
+            parts = tuple(map(bounded, value))
+            return value if all(map(is_, parts, value)) else parts
+        return within(value, memory) if isinstance(value, Operator) else value
+
+    changed = {name: bounded(value) for name, value in data.items()}
+    if all(changed[name] is value for name, value in data.items()):
+        return operator
+    return rebuilt(type(operator), static, changed, operator.name)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

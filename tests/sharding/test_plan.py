@@ -145,6 +145,20 @@ def test_a_memory_limit_is_kept_by_other_plans() -> None:
     np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=0, atol=1e-10)
 
 
+def test_leaves_that_choose_their_temporaries_keep_to_the_limit() -> None:
+    fan = ct.FanBeam(np.linspace(0, 3, 8), ct.Detector(40), 60.0, 90.0)
+    A = ct.Projector(fan, ct.Grid((32, 32)), backend="portable", precision="float64")
+    composed = 2.0 * (A @ lo.Diagonal(np.linspace(1, 2, 1024).reshape(32, 32)))
+    p = plan(composed, devices=1, memory=200_000)
+    (leaf,) = [leaf for leaf in p.graph.leaves if isinstance(leaf, ct.Projector)]
+    assert leaf.memory == 50_000
+    assert p.footprint.total <= 200_000 < plan(composed, devices=1).footprint.total
+    x, y = composed.domain.random(1), composed.codomain.random(2)
+    B = p.lower()
+    np.testing.assert_allclose(B @ x, composed @ x, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(B.H @ y, composed.H @ y, rtol=0, atol=1e-10)
+
+
 def test_absent_devices_are_planned_for_and_refuse_to_run() -> None:
     A = compositions.projector()
     p = plan(A, devices=Described.several(4), partition="view")
