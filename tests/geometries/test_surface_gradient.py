@@ -94,6 +94,26 @@ def test_gradients_come_in_the_dtype_of_their_parameter_and_through_autograd() -
         N.jvp(tuple(leaves), tuple(map(torch.ones_like, leaves))).sum().backward()
 
 
+def test_a_backward_pass_uses_the_surface_of_its_forward_pass() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(np.random.default_rng(0).random(SOLID.shape))
+
+    def forward(depth: Any) -> Any:
+        parameters = [depth, torch.tensor(BEND)]
+        return (Projector(scan(torch, "cone", parameters), SOLID, precision="float64") @ x).sum()
+
+    fixed = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(forward(fixed), fixed)
+    depth = fixed.detach().clone().requires_grad_()
+    first = forward(depth)
+    with torch.no_grad():
+        depth += 0.4
+    second = forward(depth)
+    (found,) = torch.autograd.grad(first, depth)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert abs(float(torch.autograd.grad(second, depth)[0] - wanted)) > 1e-5
+
+
 def test_every_update_of_parameters_is_checked_and_numpy_has_no_slope() -> None:
     A = Projector(scan(np, "fan", [DEPTH, BEND]), FLAT, precision="float64")
     N, frames = A.geometry_operator(A.domain.random(0)), point(A.geometry)
