@@ -15,7 +15,8 @@ import numpy as np
 from geometries.grid import Grid
 from geometries.surfaces import cell_points, view_blocks
 from geometries.trajectory import Trajectory
-from linops.errors import GeometryError
+from linops import arrays
+from linops.errors import DTypeError, GeometryError
 from linops.precision import Precision
 
 __all__ = ["Admitted", "admit", "pitch_limit"]
@@ -59,7 +60,8 @@ def admit(geometry: Any, grid: Grid, precision: str | Precision) -> Admitted:
         1e6 voxels from the grid's centre, or one farther than 1e15; for a surface with a cell
         that is not finite, stands on the source, or leaves the plane in 2-D. The view is named.
     ShapeError, DTypeError
-        For a surface whose sampler returns something else than offsets.
+        For a surface whose sampler returns something else than offsets; for frames of a library
+        without float64 where the precision is `"float64"`.
 
     Notes
     -----
@@ -80,6 +82,13 @@ def admit(geometry: Any, grid: Grid, precision: str | Precision) -> Admitted:
             f"{grid.shape}; give both 2 or both 3 dimensions"
         )
     single = Precision.of(precision) is not Precision.FLOAT64
+    if not single and not arrays.has_float64(frames.centers):
+        raise DTypeError(
+            "precision 'float64' takes frames in float64, got frames of "
+            f"{arrays.namespace(frames.centers).__name__} in {frames.centers.dtype}, which has no "
+            "float64 here; build the scan from NumPy arrays, or switch float64 on "
+            "(jax.config.update('jax_enable_x64', True))"
+        )
     if not frames.concrete:
         return Admitted(0, 0)
     frames = frames.host

@@ -408,6 +408,10 @@ def test_f29_float64_is_never_quietly_float32(backend: str) -> None:
     for call in (lambda: A @ x, lambda: jax.jit(lambda t: A @ t)(x)):
         with pytest.raises(lo.errors.DTypeError, match="float64"):
             call()
+    beam = FanBeam(jax.numpy.asarray(T), Detector(7), 7.1, 12.4)  # its frames are float32
+    with pytest.raises(lo.errors.DTypeError, match="frames in float64"):
+        Projector(beam, FLAT, backend=backend, precision="float64")
+    assert Projector(beam, FLAT, backend=backend).dtype == "float32"
     with jax.enable_x64(True):
         assert (A @ jax.numpy.ones(A.domain.shape)).dtype == "float64"
 
