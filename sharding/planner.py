@@ -18,7 +18,7 @@ from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
 from sharding import banding, fusion, partitions
-from sharding.devices import Worker, choose, machine_of, of_ranks
+from sharding.devices import choose, family, machine_of, of_ranks
 from sharding.drafts import draft
 from sharding.graph import Graph, flatten
 from sharding.mesh import Mesh
@@ -53,7 +53,7 @@ def plan(
     partition
         `"auto"`, the name of an axis of a rule (`"view"`), a grid of two of them
         (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each worker
-        thread takes its share of the first leading axis.
+        thread or rank takes its share of the first leading axis.
     memory
         Bytes that each device may hold; by default nine tenths of what is free. Leaves that choose
         the size of their temporaries take at most a quarter of it.
@@ -166,10 +166,11 @@ def _cheapest(
 
 def _by_batch(operator: Operator, available: tuple[Any, ...], settings: Settings) -> Plan:
     """A plan in which nothing is cut but the leading axis of the arrays."""
-    if settings.executor not in ("serial", "threads") or not isinstance(available[0], Worker):
+    if family(available[0]) not in ("threads", "torch"):
         raise PlacementError(
-            f"partition='batch' runs on worker threads, not with executor {settings.executor!r} "
-            f"on {available[0]}: there, cut the leading axis of the array itself"
+            f"partition='batch' runs on worker threads and on ranks, not with executor "
+            f"{settings.executor!r} on {available[0]}: there, cut the leading axis of the array "
+            "itself"
         )
     mesh = Mesh(available, (len(available),), ("batch",))
     found = draft(operator, mesh, settings, partitions.Request(("batch",), {}))

@@ -22,7 +22,7 @@ from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
 from sharding.executors.torch_gate import Gate, zeros
-from sharding.executors.torch_movements import move
+from sharding.executors.torch_movements import recorded_move
 from sharding.program import Program
 from sharding.steps import Add, Compute, Movement, Step, Value
 
@@ -69,7 +69,15 @@ class Machine:
         else:
             assert isinstance(step, Movement)
             before, after = (self.program.values[k] for k in (*step.inputs, *step.outputs))
-            self.held[step.outputs[0]] = self._moved(parts[0], before, after, step.mesh_axis)
+            m, space = step.mesh_axis, before.space
+            self.held[step.outputs[0]] = recorded_move(
+                self.engine.ranks.lines[m],
+                space.shape,
+                space.ndim,
+                before.states[m],
+                after.states[m],
+                parts[0],
+            )
 
     def _computed(self, step: Compute, parts: list[Array]) -> tuple[Array, ...]:
         block, entered = self._block(step)
@@ -120,17 +128,6 @@ class Machine:
         there, back = (functools.partial(zeros, source=a, target=b) for a, b in (ends, ends[::-1]))
         made = apply_pair(x, there, back) if any(map(recording, parts)) else there(x)
         return made if isinstance(made, tuple) else (made,)
-
-    def _moved(self, x: Array, before: Value, after: Value, m: int) -> Array:
-        line = self.engine.ranks.lines[m]
-        ndim = before.space.ndim
-        source, target = before.states[m], after.states[m]
-        there = functools.partial(move, line, before.space.shape, ndim, source, target)
-        if not recording(x):
-            return there(x)
-        dual_source, dual_target = after.dual().states[m], before.dual().states[m]
-        back = functools.partial(move, line, before.space.shape, ndim, dual_source, dual_target)
-        return apply_pair(x, there, back)
 
     def _applied(self, block: Any, x: Any, adjoint: bool) -> Any:
         """A block on a rank's tensors; linear ones are differentiated by their declared pair."""

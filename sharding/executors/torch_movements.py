@@ -1,16 +1,31 @@
 """Movements of a rank's tensor from one state to another, by exchanges of `sharding/ranks.py`.
 
 Seen from all ranks together a movement is linear; its adjoint is the movement between the dual
-states. Nothing here records a derivative.
+states.
 """
 
 from __future__ import annotations
 
-from linops.arrays import Array
-from sharding.ranks import Line
-from sharding.states import Partial, Replicated, Sharded, State, Windowed, real_range
+import functools
 
-__all__ = ["move"]
+from linops.arrays import Array
+from linops.transforms.torch_function import apply_pair, recording
+from sharding.ranks import Line
+from sharding.states import Partial, Replicated, Sharded, State, Windowed, dual, real_range
+
+__all__ = ["move", "recorded_move"]
+
+
+def recorded_move(
+    line: Line, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
+) -> Array:
+    """`move` in the graph that torch records."""
+    there = functools.partial(move, line, shape, ndim, source, target)
+    if not recording(x):
+        return there(x)
+    back = functools.partial(move, line, shape, ndim, dual(target), dual(source))
+    moved: Array = apply_pair(x, there, back)
+    return moved
 
 
 def move(

@@ -25,12 +25,13 @@ from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import Local
 from sharding.executors.torch_machine import Machine, batch_of, entry
+from sharding.executors.torch_movements import recorded_move
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program
 from sharding.ranks import ranks_of
 from sharding.signature import of_program
-from sharding.states import Replicated
+from sharding.states import REPLICATED, Replicated, Sharded, State
 from sharding.steps import Value
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ class Engine:
                 opened(self._placement(v), self.ranks, x)
                 for v, x in zip(values, inputs, strict=True)
             ]
+            count = batch[0] if self.plan.by_batch and batch else None
+            if count is not None:
+                local = [self._moved(x, count, REPLICATED, Sharded(0)) for x in local]
             made = self._agreed(program, local, f"{shapes} {[x.dtype for x in inputs]}")
+            if count is not None:
+                made = [self._moved(y, count, Sharded(0), REPLICATED) for y in made]
             outs = [program.values[k] for k in program.outputs]
             # A leaf may hand its input through; placed results have memory of their own.
             made = [
@@ -108,6 +114,11 @@ class Engine:
         made = Machine(self, program, gate, points).run([gate.through(x) for x in local])
         gate.settle()
         return [gate.through(y) for y in made]
+
+    def _moved(self, x: Array, count: int, source: State, target: State) -> Array:
+        """The first of the leading axes, `count` in all, cut or joined along all ranks."""
+        shape = (count, *tuple(x.shape)[1:])
+        return recorded_move(self.ranks.lines[0], shape, x.ndim, source, target, x)
 
     def _digest(self, program: Program) -> str:
         if id(program) not in self._said:

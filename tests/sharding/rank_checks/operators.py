@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 import linops as lo
 from linops import functionals as fn
 from rank_checks.register import assert_close, check, grids, line_space, plan, projector, put
+from sharding.states import real_range
 from sharding.testing import check_placement
 
 
@@ -97,6 +98,31 @@ def batches_keep_their_axes(rank: int, world: int) -> None:
         assert_close(B.H @ B.codomain.put(y), A.H @ y)
     value = B.domain.inner(B.domain.put(x), B.domain.put(x))
     assert tuple(value.shape) == (0,)
+
+
+@check
+def ranks_share_the_leading_axis(rank: int, world: int) -> None:
+    A = projector((5, 4), 5)
+    B = plan(A, partition="batch").lower()
+    N = plan(lo.transmission(A, 2.0), partition="batch").lower()
+    seen: list[int] = []
+    L = lo.from_functions(
+        lambda x: seen.append(len(x)) or x, lambda y: y, domain=A.domain, codomain=A.domain,
+        rule="y x -> y x", batched=True,
+    )  # fmt: skip
+    plan(L, partition="batch").lower()(np.zeros((5, *A.domain.shape)))
+    first, last = real_range(5, world, rank)
+    assert seen == ([last - first] if world > 1 else [5])
+    for batch in ((5,), (1, 2), (), (0,)):
+        x = np.random.default_rng(1).standard_normal((*batch, *A.domain.shape))
+        y = np.random.default_rng(2).standard_normal((*batch, *A.codomain.shape))
+        assert_close(B @ x, A @ x)
+        assert_close(B.H @ B.codomain.put(y), A.H @ y)
+        X = N.domain.put(x).requires_grad_()
+        (N(X) * N.codomain.put(y)).sum().backward()
+        pairs = zip(x.reshape(-1, 5, 4), y.reshape(-1, *A.codomain.shape), strict=True)
+        wanted = [N.plan.operator.jacobian(p).H @ q for p, q in pairs]
+        assert_close(X.grad, np.array(wanted).reshape(x.shape))
 
 
 @check
