@@ -1,6 +1,7 @@
 """Plans and programs in words, equal on ranks that want the same, and different where they do not.
 
-Names of operators and values of arrays are no part of them.
+Names of operators are no part of them; values of arrays are in a plan's, up to 1 MiB an array
+(geometry, small weights), so that ranks with unlike metadata are told before they exchange any.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from linops import arrays
 from linops.algebra.structure import leaves
+from linops.arrays import Array
 from sharding.program import Program
 from sharding.steps import Compute, Loop, Movement
 
@@ -28,10 +32,15 @@ def of_plan(plan: Plan) -> str:
     """Mesh, executor, and digests of what runs."""
     programs = [plan.forward] + ([] if plan.adjoint is None else [plan.adjoint])
     arrays_ = [
-        f"{tuple(a.shape)} {arrays.dtype_of(a)}"
+        f"{tuple(a.shape)} {arrays.dtype_of(a)} {_values(a)}"
         for leaf in plan.graph.leaves
         for a in leaves(leaf)
         if hasattr(a, "dtype")
+    ]
+    arrays_ += [
+        f"{space.axes} {space.spacing}"
+        for leaf in plan.graph.leaves
+        for space in (*leaf.domain.members, *leaf.codomain.members)
     ]
     mesh = dict(zip(plan.mesh.names, plan.mesh.shape, strict=True))
     order = ",".join(str(getattr(d, "number", d)) for d in plan.devices)
@@ -59,5 +68,16 @@ def _lines(program: Program) -> list[str]:
     return found
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+def _values(a: Array) -> str:
+    if a.nbytes > _READ or not arrays.is_concrete(a):
+        return ""
+    host = arrays.to_numpy(a.detach() if arrays.is_torch(a) else a)
+    return _digest(np.ascontiguousarray(host).tobytes())
+
+
+def _digest(data: str | bytes) -> str:
+    data = data.encode() if isinstance(data, str) else data
+    return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+_READ = 1 << 20

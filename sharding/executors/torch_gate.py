@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from linops.space import AnySpace, ProductSpace
+from linops.space import AnySpace
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
+from sharding.executors.torch_zeros import zeros
 
 __all__ = ["Gate"]
 
@@ -67,16 +68,3 @@ class Gate:
         """The others go on to the next exchange: this rank takes part, and tells at a gate."""
         error.add_note(where)
         self.error = self.error or error
-
-
-def zeros(like: Any, source: AnySpace, target: AnySpace) -> Any:
-    """Zeros of `target`, with the batch axes of an element of `source`."""
-    import torch
-
-    part = like[0] if isinstance(like, tuple) else like
-    batch = tuple(part.shape)[: part.ndim - source.members[0].ndim]
-    made = [
-        part.new_zeros((*batch, *member.shape), dtype=getattr(torch, member.dtype.name))
-        for member in target.members
-    ]
-    return tuple(made) if isinstance(target, ProductSpace) else made[0]

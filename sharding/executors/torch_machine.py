@@ -21,8 +21,9 @@ from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
-from sharding.executors.torch_gate import Gate, zeros
+from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_movements import recorded_move
+from sharding.executors.torch_zeros import nothing, zeros
 from sharding.program import Program
 from sharding.steps import Add, Compute, Movement, Step, Value
 
@@ -119,14 +120,23 @@ class Machine:
         except Exception as error:
             self.gate.keep(error, self._where(block))
             return self._nothing(step, parts)
-        return made if isinstance(made, tuple) else (made,)
+        made = made if isinstance(made, tuple) else (made,)
+        if not isinstance(block, LinearOperator) and any(map(recording, parts)):
+            # In the graph like where a rank has no share: affine maps forget the point.
+            made = (made[0] + self._nothing(step, parts)[0], *made[1:])
+        return made
 
     def _nothing(self, step: Compute, parts: list[Array]) -> tuple[Array, ...]:
         """Zeros, for a share that is empty, in the graph of this rank like of the others."""
         ends = [local_space(self.program, ks, self.at) for ks in (step.inputs, step.outputs)]
         x = tuple(parts) if len(parts) > 1 else parts[0]
         there, back = (functools.partial(zeros, source=a, target=b) for a, b in (ends, ends[::-1]))
-        made = apply_pair(x, there, back) if any(map(recording, parts)) else there(x)
+        if not any(map(recording, parts)):
+            made = there(x)
+        elif isinstance(step.operator, LinearOperator):
+            made = apply_pair(x, there, back)
+        else:
+            made = nothing(x, *ends)
         return made if isinstance(made, tuple) else (made,)
 
     def _applied(self, block: Any, x: Any, adjoint: bool) -> Any:

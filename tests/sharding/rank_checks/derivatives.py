@@ -12,6 +12,7 @@ import linops as lo
 from linops.errors import PlacementError
 from rank_checks.register import assert_close, check, plan, projector, raises, scans
 from sharding.states import REPLICATED, Sharded
+from sharding.steps import AllGather, AllReduce, Movement
 
 
 @check
@@ -128,6 +129,45 @@ def losses_of_local_parts_count_copies(rank: int, world: int) -> None:
         adding = [Partial() if isinstance(s, Replicate) else s for s in Q.sharding]
         ((B @ X).to_local(grad_placements=adding) ** 2).sum().div(for_projections).backward()
         assert_close(X.grad, 2 * (A.H @ (A @ x)))
+
+
+@check
+def hybrid_ownership_from_end_to_end(rank: int, world: int) -> None:
+    """P55, P58: volumes cut over space ranks, projections over view ranks, also empty shares."""
+    if world != 4:
+        return
+    for shape, views in (((5, 4), 5), ((3, 3, 4), 5), ((1, 4), 1)):
+        A = projector(shape, views)
+        space = "y" if len(shape) == 2 else "z"
+        p = plan(A, partition={"view": 2, space: 2}).again(
+            A, entries=[(REPLICATED, Sharded(0))], exits=[(Sharded(0), REPLICATED)]
+        )
+        moves = [
+            [(type(s), s.mesh_axis) for s in program.steps if isinstance(s, Movement)]
+            for program in (p.forward, p.adjoint)
+        ]
+        # No volume is gathered: sums over space ranks, forward, and over view ranks, adjoint. Where
+        # rows are slices each space rank has its own, and the rows are joined.
+        if views > 1:
+            assert moves[0] == [(AllGather if len(shape) == 3 else AllReduce, 1)], moves
+            assert not any(kind is AllGather for kind, _ in moves[1]), moves
+        assert (AllReduce, 0) in moves[1], moves
+        B = p.lower()
+        P, Q = p.domain_placement, p.codomain_placement
+        assert (P.replicas, Q.replicas) == (2, 2)
+        x, y = A.domain.random(1), A.codomain.random(2)
+        assert_close(B @ P.put(x), A @ x, 2e-10)
+        assert_close(B.H @ Q.put(y), A.H @ y, 2e-10)
+        part = P.put(x).to_local()
+        value, back = torch.func.vjp(B.local, part)
+        (g,) = back(Q.put(y).to_local() / Q.replicas)
+        assert_close(value, Q.put(A @ x).to_local(), 2e-10)
+        assert_close(g, P.put(A.H @ y).to_local(), 2e-10)
+        edges = lo.L1(lo.Gradient(A.domain).codomain) @ lo.Gradient(A.domain)
+        step = np.zeros(shape)
+        step[..., 2:] = 3.0  # faces of jump 3, as many as rows
+        faces = B.domain.lower(edges)(P.put(step))
+        assert abs(faces - 3.0 * step[..., 0].size) < 2e-10
 
 
 @check

@@ -55,6 +55,23 @@ def functionals_are_global_with_the_right_derivative(rank: int, world: int) -> N
 
 
 @check
+def functionals_curve_as_in_one_process(rank: int, world: int) -> None:
+    space = lo.Space((5, 4), "float64", ("y", "x"))
+    for f in (fn.TotalVariation(space), fn.QGGMRF(space), fn.Huber(space, 0.1)):
+        x, v = space.random(1), space.random(2)
+        gradient, curved = f.gradient(x), f.gradient.jacobian(x) @ v
+        F = plan(f, partition="y").lower()
+        X, V = F.domain.put(x).requires_grad_(), F.domain.put(v)
+        (g,) = torch.autograd.grad(F(X), X, create_graph=True)
+        assert_close(g.detach(), gradient)
+        (h,) = torch.autograd.grad((g * V).sum(), X)
+        assert_close(h, curved)
+        part, way = X.detach().to_local(), V.to_local()
+        once = torch.func.grad(lambda t, F=F: F.local(t) / world)
+        assert_close(torch.func.jvp(once, (part,), (way,))[1], F.domain.put(curved).to_local())
+
+
+@check
 def total_variation_of_faces_is_exact(rank: int, world: int) -> None:
     space = lo.Space((5, 4), "float64", ("y", "x"))
     step = np.zeros(space.shape)

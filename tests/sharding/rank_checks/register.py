@@ -64,8 +64,8 @@ def raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:
         call()
 
 
-def projector(shape: tuple[int, ...], views: int) -> lo.LinearOperator:
-    angles = np.linspace(0, np.pi, views, endpoint=False) + 0.1
+def projector(shape: tuple[int, ...], views: int, turn: float = 0.0) -> lo.LinearOperator:
+    angles = np.linspace(0, np.pi, views, endpoint=False) + 0.1 + turn
     detector = ct.Detector((*shape[:-2], 7), pitch=1.5)
     return ct.Projector(ct.ParallelBeam(angles, detector), ct.Grid(shape), precision="float64")
 
