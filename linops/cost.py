@@ -12,12 +12,18 @@ __all__ = ["Cost"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations, and bytes read, written and held as workspace."""
+    """Floating-point operations, and bytes read, written and held as workspace.
+
+    Workspace is what an apply to one NumPy element holds at most beside its input and its result,
+    what the operator keeps for later applies included. `adjoint` is that of the adjoint; None
+    where it is the same.
+    """
 
     flops: float = 0.0
     read: float = 0.0
     written: float = 0.0
     workspace: float = 0.0
+    adjoint: float | None = None
 
     @classmethod
     def streaming(cls, domain: AnySpace, codomain: AnySpace, flops: float | None = None) -> Cost:
@@ -46,6 +52,12 @@ class Cost:
         first, *others = (cost.workspace for cost in costs)
         workspace = max(first, result + max(others), 2 * result)
         return replace(total, workspace=workspace)
+
+    @property
+    def reversed(self) -> Cost:
+        """The cost of the adjoint."""
+        back = self.workspace if self.adjoint is None else self.adjoint
+        return Cost(self.flops, self.written, self.read, back, self.workspace)
 
     def __add__(self, other: Cost) -> Cost:
         """Both, one after the other: work adds, workspace is re-used."""

@@ -93,8 +93,7 @@ class Adjoint(LinearOperator):
         return start - shift - halo, stop - shift + halo
 
     def _cost(self) -> Cost:
-        cost = self.base.cost()
-        return Cost(cost.flops, cost.written, cost.read, cost.workspace)
+        return self.base.cost().reversed
 
 
 class Conjugate(LinearOperator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from linops import arrays
@@ -67,7 +68,7 @@ class ComplexExtension(LinearOperator):
 
     def _cost(self) -> Cost:
         cost = self.base.cost()
-        return Cost(2 * cost.flops, 2 * cost.read, 2 * cost.written, cost.workspace)
+        return replace(cost, flops=2 * cost.flops, read=2 * cost.read, written=2 * cost.written)
 
 
 def complexify(operator: LinearOperator) -> LinearOperator:

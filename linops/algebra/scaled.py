@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,7 +88,7 @@ class Scaled(LinearOperator):
 
     def _cost(self) -> Cost:
         cost = self.base.cost()
-        return Cost(cost.flops + self.codomain.size, cost.read, cost.written, cost.workspace)
+        return replace(cost, flops=cost.flops + self.codomain.size)
 
 
 def is_scalar(value: Any) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.sliding import Line, direct_sum, spectral_sum
+from linops.elementary.sliding import Line, direct_sum, fast_length, spectral_sum
 from linops.elementary.windows import _numbered, axis_number, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -259,8 +259,27 @@ class Convolve(LinearOperator):
             flops = 10.0 * self.codomain.size * math.log2(max(self.codomain.size, 2))
         streaming = Cost.streaming(self.domain, self.codomain, flops)
         kernel = entries * arrays.dtype_of(self.kernel).itemsize
-        workspace = 3 * streaming.written if self._fft else streaming.read
-        return Cost(flops, streaming.read + kernel, streaming.written, workspace)
+        held = self._held(self.domain, self._planes), self._held(self.codomain, self.domain.shape)
+        return Cost(flops, streaming.read + kernel, streaming.written, *held)
+
+    def _held(self, source: Space, target: Sequence[int]) -> float:
+        """Bytes beside input and result: a window of the input, and a product or spectra."""
+        ring = all(edge == _RING for edge in self._edges)
+        window, lengths = list(source.shape), list(source.shape)
+        planes = target if len(target) == len(self._numbers) else [target[i] for i in self._numbers]
+        for i, n, m in zip(self._numbers, planes, self.kernel.shape, strict=True):
+            window[i] = n + int(m) - 1
+            lengths[i] = n if ring else fast_length(window[i])
+        size = self.codomain.dtype.itemsize
+        extent = float(math.prod(window)) * source.dtype.itemsize
+        made = float(self.codomain.size) * size
+        if not self._fft:
+            return extent + made
+        spectrum = float(math.prod(lengths)) * size
+        # NumPy transforms float32 in double precision, then holds the product and two more; the
+        # kernel's spectrum is kept.
+        several = 6.0 if self.codomain.dtype in ("float32", "complex64") else 3.0
+        return (0.0 if ring else extent) + (several + 1.0) * spectrum - made
 
     def _rebuilt(self, **changes: Any) -> Convolve:
         parts = {

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.cost import Cost
+from linops.cost import Cost, bytes_of
 from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -131,7 +132,11 @@ class FFT(LinearOperator):
             axes = axes[:-1]
         else:
             x = arrays.cast(x, self.codomain.dtype)
-        return arrays.row_major(xp.fft.fftn(x, axes=axes, norm=self._norm) if axes else x + 0)
+        if axes:
+            x = xp.fft.fftn(x, axes=axes, norm=self._norm)
+        elif not self._half:
+            x = x + 0  # a result of its own
+        return arrays.row_major(x)
 
     def _apply_adjoint(self, y: Array) -> Array:
         xp, axes = arrays.namespace(y), self._axes()
@@ -182,7 +187,25 @@ class FFT(LinearOperator):
         n = math.prod(self.domain.shape[i] for i in self._numbers)
         flops = 5.0 * self.domain.size * math.log2(max(n, 2)) * (0.5 if self._half else 1.0)
         streaming = Cost.streaming(self.domain, self.codomain, flops)
-        return Cost(streaming.flops, streaming.read, streaming.written, streaming.written)
+        return replace(streaming, workspace=self._held(False), adjoint=self._held(True))
+
+    def _held(self, adjoint: bool) -> float:
+        """Bytes beside input and result: NumPy makes an array an axis, two at a time."""
+        element, spectrum = bytes_of(self.domain), bytes_of(self.codomain)
+        several = len(self._numbers) - self._half > 1
+        arrays_held = float(several)
+        if adjoint and self._half:
+            # What `_once` multiplies and joins, beside the transform along the other axes.
+            arrays_held = 4.0 + (len(self._numbers) > 1)
+        elif adjoint:
+            arrays_held += 1.0
+        elif self._half:
+            arrays_held += len(self._numbers) > 1
+        elif not self.domain.is_complex:
+            arrays_held += 1.0  # the input as complex numbers
+        if self._norm == "backward" and self.domain.dtype in ("float32", "complex64"):
+            arrays_held += 4.0  # without a factor NumPy transforms in double precision
+        return arrays_held * spectrum - (element if adjoint else 0.0)
 
     def _axes(self) -> tuple[int, ...]:
         return tuple(i - self.domain.ndim for i in self._numbers)

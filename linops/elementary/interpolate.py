@@ -16,7 +16,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.cost import Cost
+from linops.cost import Cost, bytes_of
 from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -264,7 +264,18 @@ class Interpolate(LinearOperator):
         streaming = Cost.streaming(self.domain, self.codomain, 2 * corners * self.codomain.size)
         size = arrays.dtype_of(self.points[0]).itemsize * math.prod(self.points[0].shape)
         read = streaming.read + size * len(self.points)
-        return Cost(streaming.flops, read, streaming.written, streaming.written)
+        return Cost(streaming.flops, read, streaming.written, *self._held())
+
+    def _held(self) -> tuple[float, float]:
+        """Bytes beside input and result, of both directions: corners are kept, terms made."""
+        points = float(math.prod(self.points[0].shape))
+        size, corners = real_of(self.domain.dtype).itemsize, 2.0 ** len(self._numbers)
+        kept = corners * (4 + size) * points
+        made = 2 * len(self._numbers) * (5 + size) * points + (13 + size) * points
+        written, read = bytes_of(self.codomain), bytes_of(self.domain)
+        forward = 3 * written + points
+        back = 2 * read + 3 * written + 5 * points
+        return kept + max(made, forward), kept + max(made, back)
 
     def _rebuilt(
         self,

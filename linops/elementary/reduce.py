@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -107,7 +108,8 @@ class SumOver(LinearOperator):
         return Product([block, PlaneMask(block.domain, [(0, position)], -start, n - start)])
 
     def _cost(self) -> Cost:
-        return Cost.streaming(self.domain, self.codomain, float(self.domain.size))
+        streaming = Cost.streaming(self.domain, self.codomain, float(self.domain.size))
+        return replace(streaming, adjoint=streaming.read)  # zeros of the full shape
 
     def _rebuilt(self, space: Space) -> SumOver:
         operator = object.__new__(SumOver)

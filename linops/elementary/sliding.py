@@ -18,7 +18,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.precision import complex_of
 
-__all__ = ["Line", "direct_sum", "spectral_sum"]
+__all__ = ["Line", "direct_sum", "fast_length", "spectral_sum"]
 
 
 class Line(NamedTuple):
@@ -74,7 +74,7 @@ def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[boo
         if not line.ring:
             # Of a window that holds all that is read, only planes that are not wanted alias.
             x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, False)
-        lengths.append(line.planes if line.ring else _fast_length(line.planes + m - 1))
+        lengths.append(line.planes if line.ring else fast_length(line.planes + m - 1))
         firsts.append(0 if line.ring else m - 1)
     is_real = arrays.dtype_of(x).kind != "c" and arrays.dtype_of(kernel).kind != "c"
     axes, s = tuple(line.axis for line in lines), tuple(lengths)
@@ -137,7 +137,7 @@ def _window(x: Array, axis: int, start: int, stop: int, ring: bool) -> Array:
     return arrays.widen(x, axis, before, stop - start - before - (last - first))
 
 
-def _fast_length(n: int) -> int:
+def fast_length(n: int) -> int:
     """The smallest product of 2, 3 and 5 that is at least n."""
     best = 1 << max(n - 1, 0).bit_length()
     five = 1
