@@ -319,12 +319,7 @@ class Projector(LinearOperator):
         # A ray meets about as many cells as the longest in-plane side has, twice.
         crossings = 2.0 * self.codomain.size * max(self.domain.shape, default=0)
         read = bytes_of(self.domain) + bytes_of(self.codomain)
-        workspace = bytes_of(self.domain)
-        if self.backend == "portable" and self.model != "footprint":
-            from geometries.kernels.portable_memory import workspace as of_rays
-
-            workspace = of_rays(self.codomain.size, self.model, self.domain.shape, self.memory)
-        return Cost(2.0 * crossings, read, bytes_of(self.codomain), workspace)
+        return Cost(2.0 * crossings, read, bytes_of(self.codomain), *self._held())
 
     def _within(self, memory: float) -> Projector:
         if self.backend != "portable" or (self.memory is not None and self.memory <= memory):
@@ -334,6 +329,21 @@ class Projector(LinearOperator):
             self.precision, self.frames, (self.offsets, self.heights), self.window,
             self.codomain.shape, self.domain.shape,
         )  # fmt: skip
+
+    def _held(self) -> tuple[float, float]:
+        """Bytes beside input and result, of both directions: docs/performance.md, Memory."""
+        if self.backend == "portable" and self.model != "footprint":
+            from geometries.kernels.portable_memory import workspace
+
+            held = workspace(self.codomain.size, self.model, self.domain.shape, self.memory)
+            return held, held
+        if self.grid.dims == 3:
+            # One copy in the kernel's order; scratch of threads is small beside it.
+            return bytes_of(self.domain), bytes_of(self.codomain)
+        rows, columns = self.domain.shape
+        padded = rows * (columns + 64.0)
+        total = 8.0 * rows * columns if self.precision == "float32" else 0.0
+        return 2 * padded * self.dtype.itemsize, 16 * padded + total + 2.4e6
 
     # --- on the host -----------------------------------------------------------------------
 

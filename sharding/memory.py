@@ -10,7 +10,7 @@ from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
 from linops.operator import Operator
 from sharding.program import Program
-from sharding.states import Partial, Replicated, Sharded, Windowed
+from sharding.states import Partial, Replicated, Sharded, Windowed, share_of
 from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Slice, Step
 
 if TYPE_CHECKING:
@@ -89,18 +89,18 @@ def peaks(program: Program, batch: int = 1, shared: int | None = None) -> list[i
 
 
 def _workspace(program: Program, step: Step) -> int:
+    """What the leaf holds beside its input and result: on the first device, whose block is full."""
     if not isinstance(step, Compute):
         return 0
-    share = 1.0
-    made = [program.values[k] for k in (*step.outputs, *step.inputs)]
-    whole = sum(math.prod(v.space.shape) * v.space.dtype.itemsize for v in made)
-    local = sum(v.local_bytes(program.mesh) for v in made)
-    if whole:
-        share = local / whole
+    block = step.operator
+    for n, name in zip(program.mesh, step.cuts, strict=True):
+        if name is not None:
+            block = block.block(name, 0, share_of(extent(block, name), n))
     if isinstance(step, Loop):
         name, length = step.bands
-        share *= min(length / max(extent(step.operator, name), 1), 1.0)
-    return int(step.operator.cost().workspace * share)
+        block = block.block(name, 0, min(length, extent(block, name)))
+    cost = block.cost()
+    return int(cost.reversed.workspace if step.adjoint else cost.workspace)
 
 
 def _operator_bytes(leaf: Operator) -> int:

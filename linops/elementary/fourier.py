@@ -193,19 +193,19 @@ class FFT(LinearOperator):
         """Bytes beside input and result: NumPy makes an array an axis, two at a time."""
         element, spectrum = bytes_of(self.domain), bytes_of(self.codomain)
         several = len(self._numbers) - self._half > 1
-        arrays_held = float(several)
+        # Without a factor NumPy transforms single precision in double.
+        unscaled = self._norm == "backward" and self.domain.dtype in ("float32", "complex64")
+        held = several + 4.0 * unscaled
+        if adjoint:
+            held += 1.0
+        elif self._half:
+            held += len(self._numbers) > 1
+        elif not self.domain.is_complex:
+            held += 1.0  # the input as complex numbers
         if adjoint and self._half:
             # What `_once` multiplies and joins, beside the transform along the other axes.
-            arrays_held = 4.0 + (len(self._numbers) > 1)
-        elif adjoint:
-            arrays_held += 1.0
-        elif self._half:
-            arrays_held += len(self._numbers) > 1
-        elif not self.domain.is_complex:
-            arrays_held += 1.0  # the input as complex numbers
-        if self._norm == "backward" and self.domain.dtype in ("float32", "complex64"):
-            arrays_held += 4.0  # without a factor NumPy transforms in double precision
-        return arrays_held * spectrum - (element if adjoint else 0.0)
+            held = max(held, 4.0 + (len(self._numbers) > 1))
+        return held * spectrum - (element if adjoint else 0.0)
 
     def _axes(self) -> tuple[int, ...]:
         return tuple(i - self.domain.ndim for i in self._numbers)

@@ -271,7 +271,7 @@ class Interpolate(LinearOperator):
         points = float(math.prod(self.points[0].shape))
         size, corners = real_of(self.domain.dtype).itemsize, 2.0 ** len(self._numbers)
         kept = corners * (4 + size) * points
-        made = 2 * len(self._numbers) * (5 + size) * points + (13 + size) * points
+        made = 2 * len(self._numbers) * (5 + size) * points + (26 + 2 * size) * points
         written, read = bytes_of(self.codomain), bytes_of(self.domain)
         forward = 3 * written + points
         back = 2 * read + 3 * written + 5 * points
