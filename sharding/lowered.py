@@ -69,12 +69,12 @@ class Lowered(LinearOperator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
-    def _parts(self) -> Any:
+    def _data_and_static(self) -> Any:
         assert self._adjoint_program is not None
         return _taken_apart(self, (self.plan.forward, self._adjoint_program))
 
     @classmethod
-    def _of_parts(cls, static: Any, data: Any, name: str) -> Any:
+    def _of_data(cls, static: Any, data: Any, name: str) -> Any:
         return _put_together(cls, static, data, name)
 
     @property
@@ -156,11 +156,11 @@ class LoweredOperator(Operator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
-    def _parts(self) -> Any:
+    def _data_and_static(self) -> Any:
         return _taken_apart(self, (self.plan.forward,))
 
     @classmethod
-    def _of_parts(cls, static: Any, data: Any, name: str) -> Any:
+    def _of_data(cls, static: Any, data: Any, name: str) -> Any:
         return _put_together(cls, static, data, name)
 
     def _apply(self, x: Any) -> Any:

@@ -5,8 +5,8 @@ along and not compared. So an operator may be an argument of `jax.jit`, `grad`, 
 `lax.scan`, and new values do not trace again. A class is registered when it, or the first of its
 operators, is made and JAX is already imported; `register_jax()` serves the other order.
 
-An operator that is more than its attributes (a lowered one) says itself what is data, `_parts()`,
-and is made again by `_of_parts(static, data, name)`.
+An operator that is more than its attributes (a lowered one) says itself what is data,
+`_data_and_static()`, and is made again by `_of_data(static, data, name)`.
 
 Tables in float64 that compiled kernels read on the host (`_host_arrays` of a class, such as the
 frames of a projector) are children as pairs of uint32: JAX without x64 would round them.
@@ -57,8 +57,8 @@ def register(cls: type[Operator]) -> bool:
         data = dict(zip(static.names, values, strict=True))
         for name, dtype in static.packed:
             data[name] = unpacked(data[name], np.dtype(dtype))
-        if hasattr(cls, "_of_parts"):
-            return cls._of_parts(static.fields, data, static.name)
+        if hasattr(cls, "_of_data"):
+            return cls._of_data(static.fields, data, static.name)
         return rebuilt(cls, static.fields, data, static.name)
 
     tree_util.register_pytree_with_keys(cls, children_with_keys, build, _split)
@@ -159,7 +159,9 @@ def _split(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
 
 
 def _taken_apart(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
-    data, fields = operator._parts() if hasattr(operator, "_parts") else flatten(operator)
+    data, fields = (
+        operator._data_and_static() if hasattr(operator, "_data_and_static") else flatten(operator)
+    )
     tables: list[tuple[str, str]] = []
     for name, dtype in type(operator)._host_arrays.items():
         if name in data:
