@@ -84,6 +84,11 @@ def test_a_path_off_the_plane_and_over_the_pole() -> None:
     assert inside == pytest.approx(2 / np.abs(unit[0]).max(), rel=1e-12)
 
 
+def test_only_a_source_within_a_millionth_of_the_axis_is_over_the_pole() -> None:
+    frames = from_path([(3e-6, 0.0, 6.0), (0.0, 2e-6, 6.0), (9e-7, 9e-7, 6.0)], ROWS, 9.0)
+    np.testing.assert_allclose(frames.u, [(0, 1, 0), (-1, 0, 0), (1, 0, 0)], atol=1e-12)
+
+
 def curve(x: Any) -> Any:
     return arrays.namespace(x).stack([x, x * x - 3, 1 - 0.2 * x], axis=1)
 

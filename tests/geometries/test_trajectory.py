@@ -141,6 +141,7 @@ def test_motions_that_are_not_rigid_are_refused(rotation: np.ndarray) -> None:
     [
         ({"sources": [(0, -5.0), (-3.0, 0.0), (0, 5.0)]}, "view 1: the source"),
         ({"u": [(1.0, 0), (0, 1.0), (-2.0, 0)]}, "view 2: u is not a unit vector"),
+        ({"u": [(1.0, 0), (0, 1.0003), (-1.0, 0)]}, "view 1: u is not a unit vector"),
         ({"u": [(1.0, 0), (1.0, 5e-5), (-1.0, 0)]}, "view 1: the detector is seen edge-on"),
         ({"u": [(1.0, 0), (1.0, -5e-5), (-1.0, 0)]}, "view 1: the detector is seen edge-on"),
         ({"sources": [(0, -5.0), (np.nan, 0), (0, 5.0)]}, "view 1: sources is not finite"),
