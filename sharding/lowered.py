@@ -202,11 +202,15 @@ class LoweredFunctional(Functional):
 
     def restrict(self, index: Any) -> Restricted:
         """The functional seen from a subset of positions; ranks see it from their own parts."""
-        if family(self.plan.devices[0]) != "torch":
+        kind = family(self.plan.devices[0])
+        if kind == "threads" or (
+            kind == "jax" and not any(a is not None for a in self.plan.domain_placements[0].axes)
+        ):
             return self.base.restrict(index)
-        from sharding.restricted import LoweredRestricted
+        from sharding import restricted
 
-        return LoweredRestricted(self.plan, index)
+        made = restricted.LoweredRestricted if kind == "torch" else restricted.GatheredRestricted
+        return made(self.plan, index)
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The surrogate at x, lowered with the same placement."""
@@ -247,8 +251,11 @@ def _set_up(operator: Any, plan: Plan) -> None:
     base = plan.operator
     domain = placed_space(base.domain, plan.domain_placements, plan)
     codomain = placed_space(base.codomain, plan.codomain_placements, plan)
+    tags = base.tags
+    if domain != codomain:  # its adjoint leads back to other devices
+        tags = tags - {"self_adjoint", "psd", "diagonal"}
     Operator.__init__(
-        operator, domain, codomain, precision=base.precision, name=base.name, tags=base.tags
+        operator, domain, codomain, precision=base.precision, name=base.name, tags=tags
     )
     operator.plan = plan
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.elementary.select import Restriction
+from linops.elementary.identity import Identity
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from linops.space import Space, inners
@@ -185,23 +185,23 @@ class _Subset:
         self._state = state
         self.columns = state.run.A.columns(index)
         self.prior = None if state.prior is None else state.prior.restrict(index)
-        # DTensors cannot be indexed by positions: there an operator picks them.
-        self._pick: Any = None
-        if arrays.is_distributed(state.curvature):
-            domain = state.run.A.domain
-            self._pick = domain.lower(Restriction(domain, index))  # type: ignore[arg-type]
+        # What lives on devices in shares is not indexed by positions: there an operator does it.
+        self._scatter: Any = None
+        domain: Any = state.run.A.domain
+        if domain.lives_apart(state.curvature):
+            self._scatter = domain.lower(Identity(domain)).columns(index)
         self.h = self.rows(state.curvature) * state.c
 
     def rows(self, x: Any) -> Any:
         """The subset's entries of a volume."""
-        if self._pick is None:
+        if self._scatter is None:
             return arrays.take_last(self._state.flat(x), self.index)
-        return self.columns.domain.put(self._pick @ x)
+        return self._scatter.H @ x
 
     def added(self, x: Any, change: Any) -> Any:
         """A volume with a change of the subset."""
-        if self._pick is not None:
-            return x + self._pick.H @ change
+        if self._scatter is not None:
+            return x + self._scatter @ change
         flat = self._state.flat(x)
         flat = flat + arrays.scatter_add(change, self.index, flat.shape[-1])
         return arrays.namespace(flat).reshape(flat, tuple(x.shape))

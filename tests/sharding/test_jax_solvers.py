@@ -10,9 +10,11 @@ import compositions
 import numpy as np
 import pytest
 
+import linops as lo
 import solvers
 from sharding import plan
 from sharding.executors.shard_map import Engine
+from sharding.states import REPLICATED, Sharded
 from solvers.cgls import _several
 
 jax = pytest.importorskip("jax")
@@ -112,3 +114,26 @@ def test_callbacks_see_every_iteration_and_tolerances_end_where_they_are_met() -
     got = solvers.cgls(B, pair, iterations=5)
     assert got.reason == solvers.cgls(A, pair, iterations=5).reason
     np.testing.assert_allclose(got.solution[1], 0)
+
+
+def test_coordinate_descent_on_a_volume_in_shares() -> None:
+    A, _, y = _problem()
+    # Five slices on three devices: six planes, one of them padding.
+    B = plan(A, devices=jax.devices("cpu")[:3], executor="threads", partition="z").lower()
+    prior = lo.functionals.QGGMRF(A.domain, sigma_x=1.0)
+    options: dict[str, Any] = {"iterations": 2, "partitions": 2, "bounds": (0, None)}
+    wanted = solvers.vcd(A, y, prior, **options)
+    got = solvers.vcd(B, B.codomain.put(y), prior, **options)
+    assert got.solution.shape == (6, 6, 6) and B.domain.placement.holds(got.solution)
+    np.testing.assert_allclose(B.domain.gather(got.solution), wanted.solution, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(got.histories["objective"], wanted.histories["objective"], rtol=1e-9)
+
+
+def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> None:
+    space = lo.Space((5, 3), "float64")
+    p = plan(lo.Identity(space), devices=jax.devices("cpu")[:2], executor="shard_map")
+    B = p.again(lo.Identity(space), entries=[(Sharded(0),)], exits=[(REPLICATED,)]).lower()
+    x = B.domain.random(1)
+    y = B @ x
+    assert y.shape == (5, 3) and x.shape == (6, 3)
+    assert B.domain.placement.holds(B.H @ y)
