@@ -52,6 +52,9 @@ class GeometryOperator(Operator):
     shapes alone are, and invalid frames give NaN.
     """
 
+    domain: ProductSpace
+    codomain: Space
+
     def __init__(self, base: Projector, x: Array) -> None:
         if not arrays.is_array(x):
             raise GeometryError("geometry_operator takes an array: the volume that is projected")
@@ -113,12 +116,15 @@ class GeometryOperator(Operator):
             offsets = portable.surface_offsets(detector, trajectory.views)
             return portable.part_of(setup, offsets, heights, base.window)[0]
 
-        return moved @ SampledMoves(self.domain, moved.domain, trajectory.detector, sample)
+        sampled_moves = SampledMoves(self.domain, moved.domain, trajectory.detector, sample)
+        chained: LinearOperator = moved @ sampled_moves
+        return chained
 
     def _projector(self, point: tuple[Array, ...]) -> Projector:
         trajectory, count = self.base.geometry.trajectory, len(self.names)
         detector = with_parameters(trajectory.detector, point[count:])
-        new = Trajectory(trajectory.kind, *point[:3], point[3] if count == 4 else None, detector)
+        first, middle, u, *v = point[:count]
+        new = Trajectory(trajectory.kind, first, middle, u, v[0] if v else None, detector)
         return self.base.with_geometry(new)
 
 
@@ -128,6 +134,9 @@ class GeometryJacobian(LinearOperator):
     The domain is a tuple of changes of the frames and, where `cells` is set, of the offsets and
     heights of the detector's cells. Each batch of rays is traced again in every apply.
     """
+
+    domain: ProductSpace
+    codomain: Space
 
     def __init__(
         self,
@@ -178,7 +187,8 @@ class GeometryJacobian(LinearOperator):
     def _apply_adjoint(self, y: Array) -> tuple[Array, ...]:
         fixed, recorded = self._fixed()
         if recorded:
-            return declared.refused(fixed.H(y), _TWICE, recorded)
+            kept: tuple[Array, ...] = declared.refused(fixed.H(y), _TWICE, recorded)
+            return kept
         if self._known((y,)):
             from geometries.kernels import ray_slopes
 
@@ -254,8 +264,9 @@ class FollowedProjection(LinearOperator):
 
     def __init__(self, rays: FollowedRays, parts: Sequence[Array], back: bool, like: Array) -> None:
         shapes = rays.setup.voxels, rays.setup.cells
-        ends = [Space(shape, arrays.dtype_of(like)) for shape in shapes]
-        super().__init__(*(ends[::-1] if back else ends), name="Projector")
+        source, target = (Space(shape, arrays.dtype_of(like)) for shape in shapes)
+        ends = (target, source) if back else (source, target)
+        super().__init__(ends[0], ends[1], name="Projector")
         self.setup, self.window, self._twin = rays.setup, rays.window, rays.twin
         self.parts = tuple(parts)
         self._back = back

@@ -78,6 +78,8 @@ class Projector(LinearOperator):
         serve.
     """
 
+    domain: Space
+    codomain: Space
     batched = True
     _exact: ClassVar[bool] = True
     _host_arrays: ClassVar[Mapping[str, str]] = {"frames": "float64"}

@@ -61,7 +61,7 @@ class ProjectorColumns(LinearOperator):
         from linops.elementary.select import Restriction
 
         whole = self.base._gram_diagonal(weights)
-        pick = Restriction(self.base.domain, self.index)  # type: ignore[arg-type]
+        pick = Restriction(self.base.domain, self.index)
         return None if whole is None else pick(whole)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:

@@ -65,10 +65,10 @@ def outward_normals(frames: Trajectory) -> np.ndarray:
     """Detector normals turned from the source to the detector; directions if parallel."""
     if frames.sources is None:
         assert frames.directions is not None
-        return frames.directions
+        return np.asarray(frames.directions)
     n = frames.normals
     side = np.einsum("ki,ki->k", frames.centers - frames.sources, n)
-    return n * np.where(side < 0, -1.0, 1.0)[:, None]
+    return np.asarray(n * np.where(side < 0, -1.0, 1.0)[:, None])
 
 
 def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray:

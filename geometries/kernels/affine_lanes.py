@@ -15,6 +15,7 @@ be anything, NaN too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -147,7 +148,7 @@ def _taps(rule: Rule, ahead: int, endless: bool, adds: bool) -> Any:
             case = builder.mul(spread, ir.Constant(_i64, 2))
             case = builder.add(case, builder.zext(several, _i64))
             ways = [(pick, single) for pick in kit.picks() for single in (True, False)]
-            kit.choose(case, [lambda way=way: loop(*way) for way in ways])
+            kit.choose(case, [partial(loop, *way) for way in ways])
             return context.get_dummy_value()
 
         return signature, codegen

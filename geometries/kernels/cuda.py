@@ -106,7 +106,7 @@ class CudaRunner:
         host = isinstance(x, np.ndarray)
         device = getattr(getattr(x, "device", None), "index", None)
         with cuda.gpus[device] if isinstance(device, int) else nullcontext():
-            on = cuda.external_stream(stream) if stream else 0
+            on: Any = cuda.external_stream(stream) if stream else 0
             if host:
                 data = cuda.to_device(np.ascontiguousarray(x, self._dtype), on)
             else:

@@ -63,7 +63,7 @@ def _split(column: float, weight: float, last: float, before: int, outside: int)
     seen = (column >= -SLACK) & (column <= last + SLACK)
     column = column if column > 0.0 else 0.0
     column = column if column < last else last
-    left = np.int32(column)
+    left: Any = np.int32(column)
     left = left if left < before else before
     share = column - float(left)
     weight = weight if seen else 0.0
@@ -91,7 +91,8 @@ def _arctan(tangent: float) -> float:
     p = 1 / 7 - s * p
     p = 1 / 5 - s * p
     p = 1 / 3 - s * p
-    return 8.0 * t * (1.0 - s * p)
+    angle: float = 8.0 * t * (1.0 - s * p)
+    return angle
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -235,7 +235,8 @@ class Kit:
     def shape(self, kind: Any, array: Any, dimensions: int) -> list[Any]:
         """The extents of an array."""
         struct = cgutils.create_struct_proxy(kind)(self.context, self.builder, array)
-        return cgutils.unpack_tuple(self.builder, struct.shape, dimensions)
+        extents: list[Any] = cgutils.unpack_tuple(self.builder, struct.shape, dimensions)
+        return extents
 
     def choose(self, number: Any, emits: list[Callable[[], None]]) -> None:
         """Run the code that `emits[number]` emits (the last for any other number)."""

@@ -262,7 +262,8 @@ class _Oblique(VolumeKernel):
         tile = _TILE
         if len(part.places):
             tile = (min(_WIDE[0], -(-out.shape[1] // (2 * pool.workers()))), *_WIDE[1:])
-        return boxes(*out.shape, tile)
+        batch, ly, lx, lz = out.shape
+        return boxes(batch, ly, lx, lz, tile)
 
     def _forward_subset_cuts(self, views: Sequence[int], out: Real, work: Real) -> Cuts:
         return detector_cuts(views, out.shape[2], pool.workers(), most=_COLUMNS)

@@ -66,11 +66,11 @@ class _Scan(NamedTuple):
     curved: bool
     box: bool
     shift: int | None  # row i is slice i + shift
-    grid: tuple[int, int, int]  # the whole, z y x
-    spacing: tuple[float, float, float]
-    detector: tuple[int, int]  # the whole
-    local: tuple[int, int, int]  # slices, lines, columns of voxels
-    cells: tuple[int, int, int]  # views, rows, columns
+    grid: tuple[int, ...]  # the whole, z y x
+    spacing: tuple[float, ...]
+    detector: tuple[int, ...]  # the whole: rows, columns
+    local: tuple[int, ...]  # slices, lines, columns of voxels
+    cells: tuple[int, ...]  # views, rows, columns
     reach: int | None  # columns a profile; None: all
     tall: int | None  # rows a slice; None: all
 
@@ -207,7 +207,7 @@ def _sampling(projector: Projector, like: Array) -> tuple[tuple[Any, ...], tuple
             f"cells along each axis, got shape {detector.shape}"
             + ("" if detector.curvature is None else " on a cylinder")
         )
-    lines = [projector.offsets[0, 0, :, 0]]  # type: ignore[index]
+    lines = [projector.offsets[0, 0, :, 0]]
     if rows:
         lines.insert(0, projector.heights)
     wide = arrays.dtype_of(like)
@@ -298,6 +298,7 @@ def _forward(scan: _Scan, numbers: _Numbers, x: Array, change: Callable[[Array],
             if weights.rows is None:
                 lines = arrays.take_last(part, _slices(scan, numbers))
             else:
+                assert weights.row is not None
                 spread = xp.where(weights.row >= 0, part[..., None], 0 * part[..., None])
                 spread = spread * weights.rows
                 lines = arrays.scatter_add(

@@ -254,7 +254,7 @@ class VolumeRunner:
         if weights is not None:
             kernel_order = np.ascontiguousarray(np.swapaxes(weights, -1, -2)[None])
         self._kernel.gram_diagonal(self._scan, kernel_order, out)
-        return np.moveaxis(out[0], -1, 0)
+        return np.asarray(np.moveaxis(out[0], -1, 0))
 
     def _zfast(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         batch = math.prod(x.shape[:-3])
@@ -284,7 +284,7 @@ def _split_batch(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
     for n in reversed(batch[1:]):
         strides.insert(0, strides[0] * n)
     if not batch:
-        return x[0]
+        return np.asarray(x[0])
     return np.lib.stride_tricks.as_strided(x, (*batch, *x.shape[1:]), (*strides, *x.strides[1:]))
 
 

@@ -183,8 +183,7 @@ def pack(scan: VolumeScan) -> Packed:
 
 def sampled(count: int, pitch: float, offset: float) -> Array:
     """Coordinates of detector cells along one axis, (k - (count - 1)/2) pitch + offset."""
-    result: Array = (np.arange(count) - 0.5 * (count - 1)) * pitch + offset
-    return result
+    return np.asarray((np.arange(count) - 0.5 * (count - 1)) * pitch + offset, np.float64)
 
 
 def _across_rows(frames: Array, cone: bool) -> Array:
@@ -217,4 +216,4 @@ def _column_keys(frames: Array, along: Array, normal: Array, cone: bool) -> Arra
         steps = np.diff(keys, axis=1) * np.sign(keys[:, -1:] - keys[:, :1])
         if not np.all(steps > 0):
             return np.zeros((0, along.shape[0]))
-    return keys
+    return np.asarray(keys)
