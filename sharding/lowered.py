@@ -19,6 +19,7 @@ from linops.operator import LinearOperator, Operator
 from linops.space import ProductSpace
 from sharding.devices import family
 from sharding.executors import Engine, engine_of
+from sharding.memory import explained
 from sharding.plans import Plan, states_of
 from sharding.program import Program
 from sharding.spaces import placed_space
@@ -220,7 +221,7 @@ class LoweredFunctional(Functional):
 
     def _value(self, x: Any) -> Any:
         parts = [space.put(part) for space, part in _pairs(x, self.domain)]
-        value = self._engine.run(self.plan.forward, parts)[0]
+        value = _run(self._engine, self.plan.forward, parts)[0]
         if arrays.is_distributed(value) and not _is_placed(x, self.domain):
             return self.plan.codomain_placements[0].gather(value)
         return value
@@ -293,20 +294,8 @@ def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) 
 
 
 def _run(engine: Engine, program: Program, parts: list[Any]) -> list[Any]:
-    try:
+    with explained(engine.plan):
         return engine.run(program, parts)
-    except Exception as error:
-        # JAX and torch have no class of their own for it.
-        text = str(error)
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:
-            if "out of memory" not in text.lower():
-                raise
-        held = engine.plan.footprint
-        raise MemoryError(
-            f"{engine.plan.operator.name} ran out of memory: its plan needs {held.total:,} bytes "
-            f"on each of {engine.plan.mesh.size} devices, at most {held.peak:,} in {held.step}; "
-            "plan with memory=, more devices, or another partition"
-        ) from error
 
 
 def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:

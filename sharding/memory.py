@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Sli
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Footprint", "footprint", "peaks"]
+__all__ = ["Footprint", "explained", "footprint", "peaks"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,27 @@ class Footprint:
         return max(self.resident, self.peak + self.operators)
 
     operators: int = 0
+
+
+@contextlib.contextmanager
+def explained(plan: Plan) -> Iterator[None]:
+    """Where what runs for a plan finds no memory, the error says what was predicted, and what
+    would help."""
+    try:
+        yield
+    except Exception as error:
+        # JAX and torch have no class of their own for it.
+        text = str(error)
+        known = "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+        if not (isinstance(error, MemoryError) or known):
+            raise
+        held = plan.footprint
+        where = next(iter(getattr(error, "__notes__", [])), f"on {plan.devices[0]} or beside it")
+        raise MemoryError(
+            f"{plan.operator.name} ran out of memory {where}: its plan needs {held.total:,} bytes "
+            f"on each of {plan.mesh.size} devices, at most {held.peak:,} in {held.step}; plan with "
+            "memory= (it then runs in bands), more devices, or another partition"
+        ) from error
 
 
 def footprint(plan: Plan) -> Footprint:

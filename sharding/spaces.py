@@ -100,8 +100,9 @@ class PlacedSpace(Space):
         if self._plan.executor != "shard_map":
             return None
         from sharding.homes.jax_devices import compiled
+        from sharding.memory import explained
 
-        return compiled(self.placement.devices, function)
+        return explained(self._plan)(compiled(self.placement.devices, function))
 
     def pinned(self, x: Array) -> Array:
         """`x`, within a trace held to its placement."""

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import compositions
 
+import geometries as ct
 import linops as lo
 import solvers
 from linops import arrays
@@ -457,15 +458,31 @@ def test_the_program_holds_the_collectives_of_the_plan(name: str, partition: str
     assert seen
 
 
-def test_new_values_compile_nothing() -> None:
+def _twice(B: Any, x: Any) -> Any:
+    return B.H @ (B @ x)
+
+
+def test_new_values_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
     P, programs = compositions.projector(), []
     x, rng = P.domain.random(1), np.random.default_rng(0)
-    for _ in range(2):
+    for turn in (0.0, 0.3):
+        # Other angles and distances, other weights.
+        beam = ct.ConeBeam(P.geometry.angles + turn, P.geometry.detector, 20 + turn, 40.0)
+        P = P.with_geometry(beam)
+        caplog.clear()
         G = P.H @ lo.Diagonal(rng.random(P.codomain.shape), P.codomain) @ P
         B = _lowered(G, 3, "view")
-        assert_close(B @ x, G @ x)
+        wanted = G @ x
+        with jax.log_compiles():
+            assert_close(B @ x, wanted)
+            assert_close(jax.jit(_twice)(B, x), G.H @ wanted)
         body, _ = B._engine._body(B.plan.forward)
         programs.append(body)
+    assert "Compiling" not in caplog.text
+    # What compiled code reads of a scan beside its frames makes another program.
+    moved = ct.Detector(P.geometry.detector.shape, P.geometry.detector.pitch, offset=0.4)
+    other = P.with_geometry(ct.ConeBeam(P.geometry.angles, moved, 20.0, 40.0))
+    assert_close(_lowered(other, 3, "view") @ x, other @ x)
     assert programs[0] is programs[1]
     assert isinstance(body, _Body)
     assert body.compiled._cache_size() == 1

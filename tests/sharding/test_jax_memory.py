@@ -1,0 +1,123 @@
+"""Memory and locks on JAX devices: what runs keep, what they move, and what happens without any."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import compositions
+import numpy as np
+import pytest
+
+import linops as lo
+from sharding import plan
+from sharding.executors import device_threads
+from sharding.homes.jax_devices import enqueuing, pieces
+from sharding.states import Sharded
+
+jax = pytest.importorskip("jax")
+
+
+def _lowered(executor: str) -> Any:
+    """Two stencils on three devices, nine planes for seven."""
+    space = lo.Space((7, 5, 4), "float32", ("z", "y", "x"))
+    A = compositions.stencil(space, "zero") @ compositions.stencil(space, "zero")
+    p = plan(A, devices=jax.devices("cpu")[:3], executor=executor)
+    ends: list[Any] = [(Sharded(0),)]
+    return p.again(A, entries=ends, exits=ends).lower()
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_a_run_reads_nothing_moves_shares_only_and_keeps_nothing(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    B = _lowered(executor)
+    x = B.domain.random(1)
+    y = B.H @ (B @ x)
+    share = max(part.size for part in pieces(x, B.plan.mesh))
+    sent: list[Any] = []
+    send = jax.device_put
+
+    def watched(x: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(x)
+        return send(x, *arguments, **options)
+
+    before = {id(a) for a in jax.live_arrays()}
+    monkeypatch.setattr(jax, "device_put", watched)
+    monkeypatch.setattr(
+        type(x), "__array__", lambda *_, **__: pytest.fail("an array was read by the host")
+    )
+    z = B @ x
+    monkeypatch.undo()
+    # Where a worker a device copies planes, they are those of a share with its halo at most.
+    assert all(isinstance(a, jax.Array) and a.size <= 5 * 5 * 4 for a in sent)
+    assert bool(sent) == (executor == "threads")
+    assert [part.size for part in pieces(z, B.plan.mesh)] == [share] * 3
+    new = [a for a in jax.live_arrays() if id(a) not in before and len(a.devices()) == 1]
+    assert all(a.size <= share for a in new)
+    counts = []
+    for _ in range(40):
+        y = B.H @ (B @ x)
+        counts.append(len(jax.live_arrays()))
+    del y
+    # A worker may still hold what it made last.
+    assert max(counts[-10:]) <= max(counts[:10]) + 10
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_without_memory_an_error_names_the_prediction_and_nothing_stays(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    B = _lowered(executor)
+    x = B.domain.random(1)
+    wanted = np.asarray(B @ x)
+    gc.collect()
+    before = len(jax.live_arrays())
+
+    def full(*_: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes")
+
+    if executor == "shard_map":
+        body, _ = B._engine.compiled_part(B.plan.forward)
+        monkeypatch.setitem(body.__dict__, "compiled", full)
+    else:
+        monkeypatch.setattr(device_threads, "_apply", lambda: full)
+    predicted = f"{B.plan.footprint.total:,} bytes on each of 3 devices"
+    with pytest.raises(MemoryError, match=rf"ran out of memory on .*{predicted}.*memory=") as found:
+        B @ x
+    monkeypatch.undo()
+    if executor == "threads":
+        assert "on shard" in str(found.value)
+    del found
+    gc.collect()
+    assert len(jax.live_arrays()) <= before
+    made: list[Any] = []
+    # The devices are free again for everybody.
+    thread = threading.Thread(target=lambda: made.append(np.asarray(B @ x)))
+    thread.start()
+    thread.join(60)
+    np.testing.assert_array_equal(made[0], wanted)
+
+
+def test_programs_reach_devices_in_one_order() -> None:
+    devices = jax.devices("cpu")[:4]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(own: Any) -> None:
+        for _ in range(50):
+            with enqueuing(own):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    # Sets that overlap, in either order.
+    sets = (devices[:3], devices[:3][::-1], devices[1:], devices[2:0:-1])
+    threads = [threading.Thread(target=work, args=(own,)) for own in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(most) == 200 and max(most) == 1
