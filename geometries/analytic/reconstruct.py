@@ -26,6 +26,7 @@ from geometries.analytic.weights import (
 from linops.elementary.diagonal import Diagonal
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
+from linops.precision import Precision
 
 __all__ = ["fbp", "fbp_operator", "fdk", "fdk_operator"]
 
@@ -42,6 +43,7 @@ def fbp(
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
     isocenter: Any = None,
+    precision: str | Precision | None = None,
 ) -> Any:
     """Filtered backprojection of `y`, an image in attenuation per length.
 
@@ -70,6 +72,8 @@ def fbp(
         fan angle. True demands them, False never applies them.
     isocenter
         Point `(x, y)` that the views look at, where the frames do not fix one.
+    precision
+        `"fast"`, `"float32"` or `"float64"`, in place of the projector's.
 
     Returns
     -------
@@ -95,6 +99,7 @@ def fbp(
         projection_weights=projection_weights,
         short_scan=short_scan,
         isocenter=isocenter,
+        precision=precision,
     )(y)
 
 
@@ -123,6 +128,7 @@ def fdk(
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
     isocenter: Any = None,
+    precision: str | Precision | None = None,
 ) -> Any:
     """The method of Feldkamp, Davis and Kress for circular cone scans on a flat detector.
 
@@ -145,6 +151,7 @@ def fdk(
         projection_weights=projection_weights,
         short_scan=short_scan,
         isocenter=isocenter,
+        precision=precision,
     )(y)
 
 
@@ -186,8 +193,9 @@ def _composed(
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
     isocenter: Any = None,
+    precision: str | Precision | None = None,
 ) -> LinearOperator:
-    geometry, precision = A.geometry, A.precision
+    geometry, precision = A.geometry, A.precision if precision is None else precision
     frames = fixed_frames(geometry)
     detector = frames.detector
     gather = gathering(geometry, A.grid, isocenter, precision)

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import ConeBeam, ConeGather, Detector, FanBeam, Grid, fbp, fdk, fdk_operator
+from geometries import (
+    ConeBeam,
+    ConeGather,
+    Detector,
+    FanBeam,
+    Grid,
+    Projector,
+    fbp,
+    fdk,
+    fdk_operator,
+)
 from linops.errors import GeometryError
 from linops.testing import check_operator
 
@@ -113,3 +123,18 @@ def test_other_scans_are_refused() -> None:
     tilt = [[1, 0, 0], [0, np.cos(turn), -np.sin(turn)], [0, np.sin(turn), np.cos(turn)]]
     with pytest.raises(GeometryError, match=r"one plane|parallel to the axis"):
         fdk_operator(scan(upright.transform(tilt), grid))
+
+
+@pytest.mark.parametrize("method", [fbp, fdk])
+def test_the_precision_may_be_another_than_the_projectors(method: Any) -> None:
+    t = np.arange(8) * (np.pi / 4)
+    if method is fbp:
+        A = Projector(FanBeam(t, Detector(9), 20, 40), Grid((6, 6)))
+    else:
+        A = Projector(ConeBeam(t, Detector((5, 9)), 20, 40), Grid((4, 6, 6)))
+    y = A.codomain.random(0).astype("float64")
+    found = method(A, y, precision="float64")
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, method(A.with_precision("float64"), y))
+    with pytest.raises(ValueError, match="precision"):
+        method(A, y, precision="half")
