@@ -1,14 +1,17 @@
 """Exact 3-D Siddon for parallel beams whose detector rows coincide with slices.
 
 Row i sees slice i + shift alone, so one walk in the (x, y) plane serves all rows, and with z
-fastest in memory the inner loops are contiguous. The forward task owns detector columns; the
-adjoint task owns a patch of voxel columns, walks the rays that cross it and sums, for each voxel
-column, the detector columns in the order of views. `structure.aligned_shift` says whether a scan
-is of this kind; other scans belong to `columns` and `oblique`. Arrays and their places are those
-of `volume_driver`.
+fastest in memory the inner loops are contiguous. The forward task owns detector columns and walks;
+the adjoint task owns a patch of voxel columns and sums, for each of them, the detector columns that
+cross it in the order of views, after the tables of `aligned_rays`. `structure.view_shifts` says
+which views are of this kind; others belong to `columns` and `oblique`. Arrays and their places are
+those of `volume_driver`.
 
 Weights are set up in float64 and rounded once to the dtype of the data, the same in both
 directions, so all precisions run the same code.
+
+Scratch a thread: 28 bytes a cell that a column's walk meets (forward), 512 a detector column
+(adjoint).
 """
 
 from __future__ import annotations
@@ -18,202 +21,155 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
+from geometries.kernels.aligned_rays import VIEWS, crossing, empty_rays, real_views, set_rays
+from geometries.kernels.rays3d import plane_ray, plane_walk
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
 from geometries.kernels.volume_scan import VolumeScan
 from geometries.kernels.volume_tiles import detector_cuts, patches
 from linops.compiled import pool
+from linops.compiled.noalias import add, load
 from linops.errors import GeometryError
 
 __all__ = ["kernel"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
-_LISTED = 8
 _COLUMNS = 256
 
 
 @_compiled
-def _forward(table, part, source, out, cut, work):
+def _forward(table, part, volume, out, cut, work):
     cone, frames, along, normal, _, spacing, counts, _, _, _ = table
     numbers, _, _, _, box, origin, local, first, common, _, _ = part
     view, left, right = cut
     number, cols, lx = numbers[view], along.shape[0], local[1]
-    row, slice_, count = common
-    volume = source.reshape(source.shape[0], local[0] * lx, local[2])
     room = max(1, box[1] - box[0] + box[3] - box[2])
     cells = np.empty(room, np.int64)
     starts = np.empty(room, np.float64)
     stops = np.empty(room, np.float64)
-    weights = np.empty(room + 3, out.dtype)
+    flat, result = volume.reshape(-1), out.reshape(-1)
     for c in range(left, right):
         j = c + first[0]
         met = 0
-        if 0 <= number < frames.shape[0] and 0 <= j < cols and count > 0:
+        if 0 <= number < frames.shape[0] and 0 <= j < cols and common[2] > 0:
             line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
             met = plane_walk(line, box[0], box[1], box[2], box[3], origin[0], origin[1], lx,
                              cells, starts, stops)  # fmt: skip
             for m in range(met):
-                weights[m] = (stops[m] - starts[m]) * line[6]
+                starts[m] = (stops[m] - starts[m]) * line[6]
         for b in range(out.shape[0]):
             out[b, view, c, :] = 0
-            total = out[b, view, c, row : row + count]
-            m = 0
-            while m + 4 <= met:
-                w0, w1, w2, w3 = weights[m], weights[m + 1], weights[m + 2], weights[m + 3]
-                p0 = volume[b, cells[m], slice_ : slice_ + count]
-                p1 = volume[b, cells[m + 1], slice_ : slice_ + count]
-                p2 = volume[b, cells[m + 2], slice_ : slice_ + count]
-                p3 = volume[b, cells[m + 3], slice_ : slice_ + count]
-                for k in range(count):
-                    total[k] += (w0 * p0[k] + w1 * p1[k]) + (w2 * p2[k] + w3 * p3[k])
-                m += 4
-            while m < met:
-                w0 = weights[m]
-                p0 = volume[b, cells[m], slice_ : slice_ + count]
-                for k in range(count):
-                    total[k] += w0 * p0[k]
-                m += 1
+            at = ((b * out.shape[1] + view) * out.shape[2] + c) * out.shape[3] + common[0]
+            begin = b * local[0] * lx * local[2] + common[1]
+            _add(result, at, flat, begin, local[2], common[2], cells, starts, met)
 
 
 @_compiled
-def _adjoint(table, part, source, out, cut, work):
-    cone, frames, along, normal, _, spacing, counts, sampling, curved, keys = table
+def _adjoint(table, part, projections, out, cut, work):
     numbers, _, _, _, box, origin, _, first, common, squared, fresh = part
     y0, y1, x0, x1 = cut
-    ny, nx = y1 - y0, x1 - x0
-    row, slice_, count = common
     if fresh:
         out[:, y0:y1, x0:x1] = 0
-    fx, fy = x0 + origin[0], y0 + origin[1]
-    bx0, bx1 = max(fx, box[0]), min(fx + nx, box[1])
-    by0, by1 = max(fy, box[2]), min(fy + ny, box[3])
-    if bx0 >= bx1 or by0 >= by1 or count == 0:
+    bx0, bx1 = max(x0 + origin[0], box[0]), min(x1 + origin[0], box[1])
+    by0, by1 = max(y0 + origin[1], box[2]), min(y1 + origin[1], box[3])
+    if bx0 >= bx1 or by0 >= by1 or common[2] == 0:
         return
-    cols, lc = along.shape[0], source.shape[2]
-    projections = source.reshape(source.shape[0], numbers.shape[0] * lc, source.shape[3])
-    bounds = (float(bx0), float(bx1), float(by0), float(by1), 0.0, float(counts[2]))
-    cells = np.empty(nx + ny, np.int64)
-    starts = np.empty(nx + ny, np.float64)
-    stops = np.empty(nx + ny, np.float64)
-    listed = np.zeros(ny * nx, np.int64)
-    lines = np.empty((ny * nx, _LISTED), np.int64)
-    weights = np.empty((ny * nx, _LISTED), out.dtype)
-    for view in range(numbers.shape[0]):
-        number = numbers[view]
-        if number < 0 or number >= frames.shape[0]:
-            continue
-        j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
-                                counts, bounds)  # fmt: skip
-        for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
-            line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-            met = plane_walk(line, bx0, bx1, by0, by1, fx, fy, nx, cells, starts, stops)
-            for m in range(met):
-                cell = cells[m]
-                n = listed[cell]
-                weight = (stops[m] - starts[m]) * line[6]
-                weights[cell, n] = weight * weight if squared else weight
-                lines[cell, n] = view * lc + j - first[0]
-                listed[cell] = n + 1
-                if n + 1 == _LISTED:
-                    listed[cell] = 0
-                    for b in range(out.shape[0]):
-                        total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
-                        _add(total, projections, b, row, count, lines, weights, cell, _LISTED)
-    for cell in range(ny * nx):
-        for b in range(out.shape[0]):
-            total = out[b, y0 + cell // nx, x0 + cell % nx, slice_ : slice_ + count]
-            _add(total, projections, b, row, count, lines, weights, cell, listed[cell])
-
-
-@_compiled
-def _add(total, projections, b, row, count, lines, weights, cell, listed):
-    """Add the listed detector columns to one voxel column."""
-    m = 0
-    while m + 4 <= listed:
-        w0, w1 = weights[cell, m], weights[cell, m + 1]
-        w2, w3 = weights[cell, m + 2], weights[cell, m + 3]
-        p0 = projections[b, lines[cell, m], row : row + count]
-        p1 = projections[b, lines[cell, m + 1], row : row + count]
-        p2 = projections[b, lines[cell, m + 2], row : row + count]
-        p3 = projections[b, lines[cell, m + 3], row : row + count]
-        for k in range(count):
-            total[k] += (w0 * p0[k] + w1 * p1[k]) + (w2 * p2[k] + w3 * p3[k])
-        m += 4
-    while m < listed:
-        w0 = weights[cell, m]
-        p0 = projections[b, lines[cell, m], row : row + count]
-        for k in range(count):
-            total[k] += w0 * p0[k]
-        m += 1
+    bounds = (float(bx0), float(bx1), float(by0), float(by1), 0.0, float(table[6][2]))
+    _, ly, lx, lz = out.shape
+    _, some, lc, lr = projections.shape
+    real = real_views(numbers, table[1].shape[0])
+    rays, lines, weights = empty_rays(VIEWS, lc)
+    flat, result = projections.reshape(-1), out.reshape(-1)
+    for start in range(0, real.shape[0], VIEWS):
+        views = real[start : start + VIEWS]
+        set_rays(table, numbers, views, bounds, first[0], lc, rays)
+        for y in range(by0 - origin[1], by1 - origin[1]):
+            for x in range(bx0 - origin[0], bx1 - origin[0]):
+                met = crossing(x + origin[0], y + origin[1], views.shape[0], rays, lines, weights)
+                if squared:
+                    for m in range(met):
+                        weights[m] *= weights[m]
+                for b in range(out.shape[0]):
+                    at = ((b * ly + y) * lx + x) * lz + common[1]
+                    begin = b * some * lc * lr + common[0]
+                    _add(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
 @_compiled
 def _forward_subset(table, part, values, out, cut, work):
-    cone, frames, along, normal, _, spacing, counts, sampling, curved, keys = table
     numbers, _, _, positions, _, _, _, first, common, _, _ = part
     view, left, right = cut
-    number, cols = numbers[view], along.shape[0]
-    row, slice_, count = common
-    start, stop = first[0] + left, first[0] + right
-    cells = np.empty(2, np.int64)
-    starts = np.empty(2, np.float64)
-    stops = np.empty(2, np.float64)
+    counts = table[6]
     out[:, view, left:right] = 0
-    if number < 0 or number >= frames.shape[0]:
+    if numbers[view] < 0 or numbers[view] >= table[1].shape[0]:
         return
+    bounds = (0.0, float(counts[0]), 0.0, float(counts[1]), 0.0, float(counts[2]))
+    rays, lines, weights = empty_rays(1, right - left)
+    set_rays(table, numbers[view : view + 1], np.zeros(1, np.int64), bounds, first[0] + left,
+             right - left, rays)  # fmt: skip
+    flat, result = values.reshape(-1), out.reshape(-1)
+    source = np.zeros(1, np.int64)
     for s in range(positions.shape[0]):
         if positions[s] < 0:
             continue
         y, x = positions[s] // counts[0], positions[s] % counts[0]
-        bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
-        j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
-                                counts, bounds)  # fmt: skip
-        for j in range(max(j0, start), min(j1, stop)):
-            line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-            if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
-                continue
-            weight = values.dtype.type((stops[0] - starts[0]) * line[6])
+        met = crossing(x, y, 1, rays, lines, weights)
+        for m in range(met):
             for b in range(out.shape[0]):
-                total = out[b, view, j - first[0], row : row + count]
-                p = values[b, s, slice_ : slice_ + count]
-                for k in range(count):
-                    total[k] += weight * p[k]
+                at = (b * out.shape[1] + view) * out.shape[2] + left + lines[m]
+                begin = (b * values.shape[1] + s) * values.shape[2] + common[1]
+                _add(result, at * out.shape[3] + common[0], flat, begin, 0, common[2], source,
+                     weights[m:], 1)  # fmt: skip
 
 
 @_compiled
 def _adjoint_subset(table, part, projections, out, cut, work):
-    cone, frames, along, normal, _, spacing, counts, sampling, curved, keys = table
     numbers, _, _, positions, _, _, _, first, common, _, fresh = part
-    row, slice_, count = common
-    cols, lc = along.shape[0], projections.shape[2]
-    cells = np.empty(2, np.int64)
-    starts = np.empty(2, np.float64)
-    stops = np.empty(2, np.float64)
+    counts = table[6]
     if fresh:
         out[:, cut[0] : cut[1]] = 0
-    for view in range(numbers.shape[0]):
-        number = numbers[view]
-        if number < 0 or number >= frames.shape[0]:
-            continue
+    bounds = (0.0, float(counts[0]), 0.0, float(counts[1]), 0.0, float(counts[2]))
+    _, some, lc, lr = projections.shape
+    real = real_views(numbers, table[1].shape[0])
+    rays, lines, weights = empty_rays(VIEWS, lc)
+    flat, result = projections.reshape(-1), out.reshape(-1)
+    for start in range(0, real.shape[0], VIEWS):
+        views = real[start : start + VIEWS]
+        set_rays(table, numbers, views, bounds, first[0], lc, rays)
         for s in range(cut[0], cut[1]):
             if positions[s] < 0:
                 continue
             y, x = positions[s] // counts[0], positions[s] % counts[0]
-            bounds = (float(x), float(x + 1), float(y), float(y + 1), 0.0, float(counts[2]))
-            j0, j1 = columns_of_box(cone, frames, number, sampling, curved, keys, cols, spacing,
-                                    counts, bounds)  # fmt: skip
-            for j in range(max(j0, first[0]), min(j1, first[0] + lc)):
-                line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-                if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
-                    continue
-                weight = out.dtype.type((stops[0] - starts[0]) * line[6])
-                for b in range(out.shape[0]):
-                    total = out[b, s, slice_ : slice_ + count]
-                    p = projections[b, view, j - first[0], row : row + count]
-                    for k in range(count):
-                        total[k] += weight * p[k]
+            met = crossing(x, y, views.shape[0], rays, lines, weights)
+            for b in range(out.shape[0]):
+                at = (b * out.shape[1] + s) * out.shape[2] + common[1]
+                begin = b * some * lc * lr + common[0]
+                _add(result, at, flat, begin, lr, common[2], lines, weights, met)
+
+
+@_compiled
+def _add(total, at, source, begin, width, count, lines, weights, met):
+    """Add `met` weighted lines of `count` numbers to those at `total[at]`.
+
+    Line m starts at ``source[begin + lines[m] * width]``.
+    """
+    real = total.dtype.type
+    m = 0
+    while m + 4 <= met:
+        w0, w1, w2, w3 = (real(weights[m]), real(weights[m + 1]), real(weights[m + 2]),
+                          real(weights[m + 3]))  # fmt: skip
+        p0, p1 = begin + lines[m] * width, begin + lines[m + 1] * width
+        p2, p3 = begin + lines[m + 2] * width, begin + lines[m + 3] * width
+        for k in range(count):
+            add(total, at + k, (w0 * load(source, p0 + k) + w1 * load(source, p1 + k))
+                + (w2 * load(source, p2 + k) + w3 * load(source, p3 + k)))  # fmt: skip
+        m += 4
+    while m < met:
+        w0, p0 = real(weights[m]), begin + lines[m] * width
+        for k in range(count):
+            add(total, at + k, w0 * load(source, p0 + k))
+        m += 1
 
 
 class _Aligned(VolumeKernel):

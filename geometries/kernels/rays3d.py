@@ -23,6 +23,7 @@ __all__ = [
     "crossing_range",
     "first_cell",
     "inverse",
+    "plane_foot",
     "plane_ray",
     "plane_walk",
     "ray",
@@ -112,15 +113,21 @@ def plane_ray(cone, frames, view, along, normal, spacing, counts):
             start, stop = 0.0, length
         else:
             start, stop = -length, 0.0
-    middle = px * dx + py * dy
+    ox, oy, middle = _foot(px, py, dx, dy, counts)
     anchor = middle
     if cone:
         start += middle
         stop += middle
     metre = math.sqrt((spacing[0] * dx) ** 2 + (spacing[1] * dy) ** 2)
-    ox = px - middle * dx + 0.5 * counts[0]
-    oy = py - middle * dy + 0.5 * counts[1]
     return ox, oy, dx, dy, start, stop, metre, anchor, rise, fall
+
+
+@_compiled
+def plane_foot(frames, view, along, normal, spacing, counts, dx, dy):
+    """(ox, oy, anchor) of `plane_ray` for a parallel beam whose direction (dx, dy) it gave."""
+    px = _pixel(frames, view, 0, along, normal, 0.0, spacing)
+    py = _pixel(frames, view, 1, along, normal, 0.0, spacing)
+    return _foot(px, py, dx, dy, counts)
 
 
 @_compiled
@@ -372,6 +379,13 @@ def _pixel(frames, view, axis, along, normal, height, spacing):
         + normal * frames[view, 9 + axis]
         + height * frames[view, 12 + axis]
     ) / spacing[axis]
+
+
+@_compiled
+def _foot(px, py, dx, dy, counts):
+    """The point of a line next to the middle of the grid, in cells, and its parameter from p."""
+    middle = px * dx + py * dy
+    return px - middle * dx + 0.5 * counts[0], py - middle * dy + 0.5 * counts[1], middle
 
 
 @_compiled
