@@ -354,19 +354,19 @@ class _Machine:
 
         def task(number: int) -> None:
             d, line, i = jobs[number]
-            total: Any = None
-            for other in line:
-                piece = source.pieces[other]
-                if piece is None:
-                    continue
-                part = along(piece, after, m, i, self.mesh) if cut else piece
-                total = part if total is None else total + part
-            if total is None:
-                shape = [hi - lo for lo, hi in self.program.places[out][d]]
-                total = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+            parts = [p for p in (source.pieces[other] for other in line) if p is not None]
+            if cut:
+                parts = [along(part, after, m, i, self.mesh) for part in parts]
             if whole is not None and in_place:
-                view(whole, after, self.program.places[out][d])[...] = total
+                mine = view(whole, after, self.program.places[out][d])
+                mine[...] = parts[0] if parts else 0
+                for part in parts[1:]:
+                    mine += part
                 return
+            if not parts:
+                shape = [hi - lo for lo, hi in self.program.places[out][d]]
+                parts = [arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)]
+            total = sum(parts[1:], parts[0])
             for other in (d,) if cut else line:
                 pieces[other] = total
 
