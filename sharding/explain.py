@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from sharding.devices import family
-from sharding.memory import peaks
+from sharding.memory import peaks_of
 from sharding.program import Program
 from sharding.states import Windowed
 from sharding.steps import Compute, Loop, Movement, Step
@@ -41,11 +40,9 @@ def explain(plan: Plan) -> str:
         from sharding.probe import verdict
 
         lines.append(f"  {verdict(plan.devices)}")
-    shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
-    batch = math.prod(plan.batch)
-    lines += ["", "forward", *_table(plan.forward, peaks(plan.forward, batch, shared))]
+    lines += ["", "forward", *_table(plan.forward, peaks_of(plan, plan.forward))]
     if plan.adjoint is not None:
-        lines += ["", "adjoint", *_table(plan.adjoint, peaks(plan.adjoint, batch, shared))]
+        lines += ["", "adjoint", *_table(plan.adjoint, peaks_of(plan, plan.adjoint))]
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
+from linops.cost import bytes_of
 from linops.operator import Operator
 from sharding.program import Program
 from sharding.states import Partial, Replicated, Sharded, Windowed, share_of
@@ -18,7 +19,7 @@ from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Sli
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Footprint", "explained", "footprint", "peaks"]
+__all__ = ["Footprint", "explained", "footprint", "peaks", "peaks_of"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def footprint(plan: Plan) -> Footprint:
     """The footprint of a plan, of the larger of its two programs."""
     batch = math.prod(plan.batch)
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
-    operators = sum(_operator_bytes(leaf) for leaf in plan.graph.leaves)
+    operators = _operators(plan.forward, shared is None)
     programs = [plan.forward] + ([] if plan.adjoint is None else [plan.adjoint])
     ends = plan.forward
     elements = batch * sum(
@@ -81,17 +82,27 @@ def footprint(plan: Plan) -> Footprint:
     )
     worst, where = 0, "none"
     for program in programs:
-        for step, held in zip(program.steps, peaks(program, batch, shared), strict=True):
+        for step, held in zip(program.steps, peaks_of(plan, program), strict=True):
             if held > worst:
                 worst, where = held, step.kind
     return Footprint(elements + operators, max(worst, elements), where, operators)
 
 
-def peaks(program: Program, batch: int = 1, shared: int | None = None) -> list[int]:
+def peaks_of(plan: Plan, program: Program) -> list[int]:
+    """`peaks` of a program of a plan, on its machine."""
+    shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
+    traced = shared is None and plan.executor != "torch"
+    return peaks(program, math.prod(plan.batch), shared, traced)
+
+
+def peaks(
+    program: Program, batch: int = 1, shared: int | None = None, traced: bool = False
+) -> list[int]:
     """For each step the bytes that are held while it runs.
 
     What is read or will be read again, what is made, and the leaf's workspace: on one device, or,
-    where `shared` devices work at a time in one memory, in all of it.
+    where `shared` devices work at a time in one memory, in all of it. `traced` where JAX compiles
+    the leaves.
     """
     if shared is not None:
         return _peaks_of_process(program, batch, shared)
@@ -106,29 +117,47 @@ def peaks(program: Program, batch: int = 1, shared: int | None = None) -> list[i
     for position, step in enumerate(program.steps):
         alive |= set(step.outputs)
         held = sum(program.values[k].local_bytes(program.mesh) for k in alive)
-        found.append(batch * (held + _workspace(program, step)))
+        found.append(batch * (held + _workspace(program, step, traced)))
         alive = {k for k in alive if last.get(k, -1) > position}
     return found
 
 
-def _workspace(program: Program, step: Step) -> int:
-    """What the leaf holds beside its input and result: on the first device, whose block is full."""
-    if not isinstance(step, Compute):
-        return 0
+def _block(program: Program, step: Compute) -> Operator:
+    """The leaf's block on the first device, whose share is full."""
     block = step.operator
     for n, name in zip(program.mesh, step.cuts, strict=True):
         if name is not None:
             block = block.block(name, 0, share_of(extent(block, name), n))
+    return block
+
+
+def _workspace(program: Program, step: Step, traced: bool = False) -> int:
+    """What the leaf holds beside its input and result."""
+    if not isinstance(step, Compute):
+        return 0
+    block = _block(program, step)
     if isinstance(step, Loop):
         name, length = step.bands
         block = block.block(name, 0, min(length, extent(block, name)))
-    cost = block.cost()
-    return int(cost.reversed.workspace if step.adjoint else cost.workspace)
+    cost = block.cost().reversed if step.adjoint else block.cost()
+    if traced and getattr(block, "_host_orders", None) is not None:
+        # XLA copies input and result of a kernel that has an order of its own; the copy of the
+        # input lies where the result will be, if it is no larger.
+        read, written = bytes_of(block.domain), bytes_of(block.codomain)
+        if step.adjoint:
+            read, written = written, read
+        return int(read if read <= written else read + written)
+    return int(cost.workspace)
 
 
-def _operator_bytes(leaf: Operator) -> int:
+def _operators(program: Program, apart: bool) -> int:
+    """Bytes of the leaves' arrays: all of them in one memory, or those of a device's blocks."""
+    found = {step.number: step for step in program.computes()}
     return sum(
-        math.prod(a.shape) * a.dtype.itemsize for a in leaves(leaf) if hasattr(a.dtype, "itemsize")
+        math.prod(a.shape) * a.dtype.itemsize
+        for step in found.values()
+        for a in leaves(_block(program, step) if apart else step.operator)
+        if hasattr(a.dtype, "itemsize")
     )
 
 
