@@ -26,7 +26,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Tables = tuple[Array, Array, Array]
 
 _TABLE = 1 << 21  # bytes of ray tables that an exact adjoint holds at a time
-_VIEWS = 64  # views that a fast adjoint takes at a time: they stay in the cache
+_VIEWS = 64  # views of one image, or of all of a batch, that a fast adjoint takes at a time:
+# they stay in the cache
 
 
 def exact(
@@ -57,8 +58,9 @@ def fast(scan: PlanarScan, job: Job, sinogram: Array, out: Array) -> None:
         classify(scan.beam, job.views, gathers, lines, shapes)
     left = np.repeat(~gathers & (job.views >= 0), 2).reshape(count, 2)
     gathered = np.flatnonzero(gathers)
-    for w in range(0, len(gathered), _VIEWS):
-        _gather(scan, job, sinogram, gathered[w : w + _VIEWS], lines, shapes, left, image)
+    block = max(_VIEWS // len(sinogram), 8)
+    for w in range(0, len(gathered), block):
+        _gather(scan, job, sinogram, gathered[w : w + block], lines, shapes, left, image)
 
     def tabulate(chosen: Array, begin: int, end: int, tables: Tables) -> None:
         views = job.views[chosen]

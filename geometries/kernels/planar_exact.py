@@ -19,6 +19,7 @@ from .planar_models import PAD, RUN, SLABS, SPARE, TAIL, weights
 from .planar_rays import Beam, ray, tabulate
 
 __all__ = [
+    "Scratch",
     "driven",
     "forward_views",
     "list_runs",
