@@ -2,7 +2,9 @@
 
 Prints milliseconds and the ratio to the fast kernels. ASTRA's CPU projectors, scikit-image and
 SciPy's product with the stored matrix take part where they are installed. All run on
-512 x 512 cells, 360 views, 736 bins, float32; `--size` divides all three.
+512 x 512 cells, 360 views, 736 bins, float32; `--size` divides all three. `--processor` counts
+processor time, which says more on a machine that is in use (with LINOPS_NUM_THREADS=1 thread for
+thread).
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from geometries.kernels import planar
+from geometries.kernels.planar_rays import Beam, ray, split
 from linops.compiled import pool
 
 Cases = dict[str, Callable[[], Any]]
@@ -109,58 +113,80 @@ def skimage(n: int, views: int, columns: int, image: Any, data: Any) -> Iterator
 
 
 def stored(kind: str, n: int, views: int, columns: int, image: Any, data: Any) -> Iterator[Any]:
-    """The product with the matrix stored as CSR (its adjoint: the transpose, CSC)."""
+    """The product with the matrix stored as CSR, one thread; its adjoint with the transpose's."""
     try:
         from scipy.sparse import csr_array
     except ImportError:
         return
-    scan = scan_of(kind, n, views, columns)
-    parts = []
-    step = 64
-    out = np.empty((step, views, columns), np.float32)
-    for first in range(0, n * n, step):
-        cells = np.zeros((step, step), np.float32)
-        np.fill_diagonal(cells, 1)
-        planar.forward_cells(scan, cells, np.arange(first, first + step), out)
-        parts.append(csr_array(out.reshape(step, -1)))
-    from scipy.sparse import vstack
-
-    transpose = vstack(parts, format="csr")
-    matrix = transpose.T.tocsr()
+    beam = scan_of(kind, n, views, columns).beam
+    starts = np.zeros(views * columns + 1, np.int64)
+    cells, lengths = entries(beam, views, columns, starts)
+    matrix = csr_array((lengths, cells, starts), shape=(views * columns, n * n))
+    transpose = matrix.T.tocsr()
     x, y = image.ravel(), data.ravel()
-    yield "scipy CSR", lambda: matrix @ x, lambda: transpose @ y
+    yield "SciPy CSR, 1 thread", lambda: matrix @ x, lambda: transpose @ y
 
 
-def compare(title: str, cases: list[tuple[str, Any, Any]], seconds: float) -> None:
-    """Print medians and ratios to the first case, rounds interleaved."""
+@njit
+def entries(beam: Beam, views: int, columns: int, starts: Any) -> Any:
+    """Cells and lengths of all rays; `starts` gets where each ray's begin."""
+    nx, ny = beam.shape
+    cells = np.empty(2 * views * columns * max(nx, ny), np.int32)
+    lengths = np.empty(len(cells), np.float32)
+    n = 0
+    for row in range(views * columns):
+        axis, back, slope, step, spread, low, high = ray(beam, row // columns, row % columns)
+        slabs, width = (ny, nx) if axis == 0 else (nx, ny)
+        for j in range(slabs):
+            first, one, two = split(back, slope, step, spread, low, high, j, slabs / 2)
+            for place, length in ((int(first), one), (int(first) + 1, two)):
+                if length > 0.0 and 0 <= place < width:
+                    cells[n] = j * nx + place if axis == 0 else place * nx + j
+                    lengths[n] = length
+                    n += 1
+        starts[row + 1] = n
+    return cells[:n].copy(), lengths[:n].copy()
+
+
+def batch(kind: str, n: int, views: int, columns: int, image: Any, data: Any) -> Iterator[Any]:
+    """Eight images in one call, "fast"."""
+    scan = scan_of(kind, n, views, columns)
+    x, y = np.stack([image] * 8), np.stack([data] * 8)
+    ax, aty = np.empty_like(y), np.empty_like(x)
+    yield (
+        "fast, 8 images",
+        lambda: planar.forward(scan, x, ax),
+        lambda: planar.adjoint(scan, y, aty),
+    )
+
+
+def compare(
+    title: str, cases: list[tuple[str, Any, Any]], seconds: float, clock: Callable[[], float]
+) -> None:
+    """Print medians, ratios to the first case and adjoint to forward, rounds interleaved."""
     print(title)
-    print(f"  {'':24}{'forward ms':>12}{'ratio':>8}{'adjoint ms':>12}{'ratio':>8}")
+    print(f"  {'':24}{'forward ms':>12}{'ratio':>8}{'adjoint ms':>12}{'ratio':>8}{'adj/fwd':>8}")
     times: dict[tuple[str, int], list[float]] = {
         (name, i): [] for name, *_ in cases for i in (0, 1)
     }
     start = time.perf_counter()
     warm = False
-    while not warm or time.perf_counter() - start < seconds:
+    while not warm or not times[cases[0][0], 0] or time.perf_counter() - start < seconds:
         for name, *calls in cases:
             for i, call in enumerate(calls):
-                before = time.perf_counter()
+                before = clock()
                 call()
-                if warm:
-                    times[name, i].append(time.perf_counter() - before)
+                times[name, i].append(clock() - before)
         if not warm:
             warm, start = True, time.perf_counter()
-            for name, *calls in cases:
-                for i, call in enumerate(calls):
-                    before = time.perf_counter()
-                    call()
-                    times[name, i].append(time.perf_counter() - before)
+            times = {key: [] for key in times}
     median = {key: statistics.median(values) for key, values in times.items()}
     first = cases[0][0]
     for name, *_ in cases:
         f, a = median[name, 0], median[name, 1]
         print(
             f"  {name:24}{f * 1e3:12.1f}{f / median[first, 0]:8.2f}"
-            f"{a * 1e3:12.1f}{a / median[first, 1]:8.2f}"
+            f"{a * 1e3:12.1f}{a / median[first, 1]:8.2f}{a / f:8.2f}"
         )
 
 
@@ -168,21 +194,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=1, help="divide 512, 360, 736 by this")
     parser.add_argument("--seconds", type=float, default=10.0, help="of measurement a table")
-    parser.add_argument("--stored", action="store_true", help="also SciPy CSR (slow to set up)")
+    parser.add_argument("--stored", action="store_true", help="also SciPy CSR: takes 4 GB")
+    parser.add_argument("--ours", action="store_true", help="no other library")
+    parser.add_argument("--processor", action="store_true", help="time of all threads")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor else time.perf_counter
     n, views, columns = (count // arguments.size for count in (512, 360, 736))
     rng = np.random.default_rng(0)
     image = rng.random((n, n)).astype(np.float32)
     data = rng.random((views, columns)).astype(np.float32)
     for kind in ("parallel", "fan"):
         sizes = (n, views, columns, image, data)
-        cases = [*ours(kind, *sizes), *astra(kind, *sizes)]
-        if kind == "parallel":
-            cases += skimage(*sizes)
+        cases = [*ours(kind, *sizes), *batch(kind, *sizes)]
+        if not arguments.ours:
+            cases += astra(kind, *sizes)
+            if kind == "parallel":
+                cases += skimage(*sizes)
         if arguments.stored:
             cases += stored(kind, *sizes)
         title = f"{kind}: {n} x {n} cells, {views} views, {columns} bins, {pool.workers()} threads"
-        compare(title, cases, arguments.seconds)
+        compare(title, cases, arguments.seconds, clock)
 
 
 if __name__ == "__main__":

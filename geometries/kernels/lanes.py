@@ -9,7 +9,7 @@ loads. Numba's own vectoriser knows no such permutation. The loops are `planar_l
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -73,6 +73,15 @@ class Kit:
     def vector(self, data: Any, offset: Any) -> Any:
         return self.builder.load(self._vector_at(data, offset), align=4)
 
+    def beside(self, first: Any, second: Any) -> Any:
+        """Two vectors as one of twice the lanes."""
+        return self.builder.shuffle_vector(first, second, _lanes(range(2 * self.lanes)))
+
+    def half(self, both: Any, number: int) -> Any:
+        """The first or the second of two vectors `beside` each other."""
+        order = range(number * self.lanes, (number + 1) * self.lanes)
+        return self.builder.shuffle_vector(both, both, _lanes(order))
+
     def save(self, value: Any, data: Any, offset: Any) -> None:
         self.builder.store(value, self._vector_at(data, offset), align=4)
 
@@ -130,7 +139,7 @@ class Kit:
             ways.append((emit(), builder.block))
             builder.branch(after)
         builder.position_at_end(after)
-        result = builder.phi(self.vectors)
+        result = builder.phi(ways[0][0].type)
         for way in ways:
             result.add_incoming(*way)
         return result
@@ -299,6 +308,11 @@ class Pick:
         low = kit.permuted(kit.vector(data, start), index[0])
         high = kit.permuted(kit.vector(data, at), index[0])
         return builder.select(index[1], low, high)
+
+
+def _lanes(numbers: Sequence[int]) -> Any:
+    kind = ir.VectorType(_i32, len(numbers))
+    return ir.Constant(kind, [ir.Constant(_i32, number) for number in numbers])
 
 
 class Loop:

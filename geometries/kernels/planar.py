@@ -35,6 +35,9 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_BATCH = {True: 2, False: 4}  # images that share a traversal, "fast" or not: of more, cells and
+# sums would leave the caches
+
 
 def forward(
     scan: PlanarScan,
@@ -80,23 +83,9 @@ def forward(
         real_columns,
     )
     out[...] = 0
-    if job.empty or image.shape[0] == 0:
-        return
-    padded = _padded(image[:, job.ys, job.xs])
-    part = out[:, :, job.ks]
-    target = plain(part)
-    tiles = cut(len(job.views), 4 * pool.workers())
-
-    def task(i: int) -> None:
-        views = (scan.beam, job.views, tiles[i], tiles[i + 1])
-        if precision == "fast" and not scan.joseph:
-            forward_fast(*views, job.box, job.columns, *padded, target)
-        else:
-            forward_views(scan.joseph, *views, job.box, job.columns, *padded, target)
-
-    pool.run(task, len(tiles) - 1)
-    if target is not part:
-        part[...] = target
+    fast = precision == "fast" and not scan.joseph
+    for part in _parts(job, len(out), fast):
+        _project(scan, job, image[part, job.ys, job.xs], out[part, :, job.ks], fast)
 
 
 def adjoint(
@@ -123,14 +112,10 @@ def adjoint(
         real_columns,
     )
     out[...] = 0
-    if job.empty or out.shape[0] == 0:
-        return
-    data = plain(sinogram[:, :, job.ks])
-    part = out[:, job.ys, job.xs]
-    if precision == "fast" and not scan.joseph:
-        planar_adjoint.fast(scan, job, data, part)
-    else:
-        planar_adjoint.exact(scan, job, data, part)
+    fast = precision == "fast" and not scan.joseph
+    add = planar_adjoint.fast if fast else planar_adjoint.exact
+    for part in _parts(job, len(out), fast):
+        add(scan, job, plain(sinogram[part, :, job.ks]), out[part, job.ys, job.xs])
 
 
 def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
@@ -145,6 +130,29 @@ def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
     if weights is None:
         weights = np.ones((len(scan.centers), scan.columns), out.dtype)
     planar_adjoint.exact(scan, job, plain(np.asarray(weights)[None]), out[None], squared=True)
+
+
+def _parts(job: Job, batch: int, fast: bool) -> list[slice]:
+    """The parts of a batch whose traversal is shared."""
+    step = _BATCH[fast]
+    return [slice(b, b + step) for b in range(0, 0 if job.empty else batch, step)]
+
+
+def _project(scan: PlanarScan, job: Job, image: Array, out: Array, fast: bool) -> None:
+    padded = _padded(image)
+    target = plain(out)
+    tiles = cut(len(job.views), 4 * pool.workers())
+
+    def task(i: int) -> None:
+        views = (scan.beam, job.views, tiles[i], tiles[i + 1])
+        if fast:
+            forward_fast(*views, job.box, job.columns, *padded, target)
+        else:
+            forward_views(scan.joseph, *views, job.box, job.columns, *padded, target)
+
+    pool.run(task, len(tiles) - 1)
+    if target is not out:
+        out[...] = target
 
 
 def _padded(cells: Array) -> tuple[Array, Array]:

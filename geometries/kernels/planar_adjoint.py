@@ -26,8 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Tables = tuple[Array, Array, Array]
 
 _TABLE = 1 << 21  # bytes of ray tables that an exact adjoint holds at a time
-_VIEWS = 64  # views of one image, or of all of a batch, that a fast adjoint takes at a time:
-# they stay in the cache
+_VIEWS = 64  # views that a fast adjoint takes at a time: they stay in the cache
 
 
 def exact(
@@ -48,7 +47,7 @@ def exact(
 
 
 def fast(scan: PlanarScan, job: Job, sinogram: Array, out: Array) -> None:
-    """Write the adjoint in float32 to `out` (B, ly, lx), zeros at first."""
+    """Write the adjoint in float32 to `out` (B, ly, lx), zeros at first; B is 1 or 2."""
     image = out if out.flags.c_contiguous else np.zeros(out.shape, np.float32)
     count = len(job.views)
     gathers = np.zeros(count, np.bool_)
@@ -58,9 +57,8 @@ def fast(scan: PlanarScan, job: Job, sinogram: Array, out: Array) -> None:
         classify(scan.beam, job.views, gathers, lines, shapes)
     left = np.repeat(~gathers & (job.views >= 0), 2).reshape(count, 2)
     gathered = np.flatnonzero(gathers)
-    block = max(_VIEWS // len(sinogram), 8)
-    for w in range(0, len(gathered), block):
-        _gather(scan, job, sinogram, gathered[w : w + block], lines, shapes, left, image)
+    for w in range(0, len(gathered), _VIEWS):
+        _gather(scan, job, sinogram, gathered[w : w + _VIEWS], lines, shapes, left, image)
 
     def tabulate(chosen: Array, begin: int, end: int, tables: Tables) -> None:
         views = job.views[chosen]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .planar_exact import Scratch, march_exact, run_of, scratch
+from .planar_exact import march_exact, run_of, scratch
 from .planar_lanes import march
 from .planar_models import PAD, SPARE
 from .planar_rays import Beam, tabulate
@@ -38,7 +38,7 @@ def forward_fast(
     cols: Any,
     out: Any,
 ) -> None:
-    """As `planar_exact.forward_views`, float32, Siddon's model."""
+    """As `planar_exact.forward_views`, float32, Siddon's model, of one image or two."""
     shape = beam.shape
     first = columns[0] // 8 * 8
     skipped = columns[0] - first
@@ -47,67 +47,60 @@ def forward_fast(
     rays = np.empty((6, count + SPARE))
     ranges = np.empty((4, count), np.int32)
     room = scratch(batch)
-    total = np.empty((batch, count))
-    parts = (max(shape[0], shape[1]) + CHUNK - 1) // CHUNK
-    lanes = np.empty((count // 8, parts, 5, 8), np.float32)
-    places = np.empty((count // 8, parts, 2))
-    spans = np.empty((count // 8, parts, 2), np.int64)
-    flat_rows = rows.reshape((batch, rows.shape[1] * rows.shape[2]))
-    flat_cols = cols.reshape((batch, cols.shape[1] * cols.shape[2]))
+    total = room.total
+    lanes = np.empty((6, 8), np.float32)
+    flat_rows, flat_cols = rows.reshape(rows.size), cols.reshape(cols.size)
     for w in range(begin, end):
         if views[w] < 0:
             continue
         tabulate(beam, views[w], first, count, box, 0, rays, ranges)
-        total[:] = 0.0
         for g in range(0, count, 8):
-            spans[g // 8] = 0
+            fast = _alike(rays, ranges, g, shape[1 - ranges[0, g]])
             ka = g
-            if _alike(rays, ranges, g, shape[1 - ranges[0, g]]):
-                ka = g + 8
-                _set_up(rays, ranges, g, shape, lanes[g // 8], places[g // 8], spans[g // 8])
-                for c in range(parts):
-                    low, high = spans[g // 8, c]
-                    if low < 0:  # lanes that part too far
-                        run = g, g + 8, -low - 1, high, np.int64(ranges[0, g]), 1
-                        _march_exactly(shape, box, rows, cols, rays, run, room, total)
-                        spans[g // 8, c] = 0
             while ka < g + 8:
                 run = run_of(ranges, ka, g + 8)
-                if run[2] < run[3]:
-                    _march_exactly(shape, box, rows, cols, rays, run, room, total)
-                ka = run[1]
-        for b in range(batch):
-            for g in range(0, count, 8):
-                axis = ranges[0, g]
-                edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
-                image = flat_rows[b] if axis == 0 else flat_cols[b]
-                stride = rows.shape[2] if axis == 0 else cols.shape[2]
-                least = float(lateral - MARGIN)
-                most = float(box[1] if axis == 0 else box[3]) + MARGIN
-                for c in range(parts):
-                    low, high = spans[g // 8, c]
-                    if low < high:
-                        table = lanes[g // 8, c]
-                        table[4] = np.float32(0)
-                        j = c * CHUNK
+                kb, axis = run[1], run[4]
+                total[:] = 0.0
+                if fast:
+                    kb, start, stop = g + 8, 2147483647, 0
+                    for k in range(g, kb):
+                        if ranges[1, k] < ranges[2, k]:
+                            start, stop = min(start, ranges[1, k]), max(stop, ranges[2, k])
+                    middle = shape[1 - axis] * 0.5
+                    slabs = shape[1 - axis]
+                    edge, lateral = (box[2], box[0]) if axis == 0 else (box[0], box[2])
+                    image = flat_rows if axis == 0 else flat_cols
+                    stride = rows.shape[2] if axis == 0 else cols.shape[2]
+                    cells = box[1] - box[0] if axis == 0 else box[3] - box[2]
+                    for j in range(start // CHUNK * CHUNK, stop, CHUNK):
+                        last = min(j + CHUNK, slabs)
+                        near, x, slope = _lanes(rays, g, j, last - j, middle, lanes)
+                        low, high = max(start, j), min(stop, last)
+                        if not near:
+                            part = g, g + 8, low, high, axis, 1
+                            march_exact(False, shape, box, rows, cols, rays, part, room)
+                            continue
                         at = (j - edge) * stride + PAD - lateral
-                        x, slope = places[g // 8, c]
-                        march(image, at, stride, low - j, high - j, x, slope, least, most, table)
-                        for r in range(8):
-                            total[b, g + r] += rays[2, g + r] * table[4, r]
-            for k in range(columns[1]):
-                out[b, w, k] = total[b, skipped + k]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _march_exactly(
-    shape: Any, box: Any, rows: Any, cols: Any, rays: Any, run: Any, room: Scratch, total: Any
-) -> None:
-    room.total[:] = 0.0
-    march_exact(False, shape, box, rows, cols, rays, run, room)
-    for b in range(total.shape[0]):
-        for k in range(run[0], run[1]):
-            total[b, k] += room.total[b, k - run[0]]
+                        least = float(lateral - MARGIN)
+                        most = float(lateral + cells + MARGIN)
+                        lanes[4:] = np.float32(0)
+                        low, high = low - j, high - j
+                        if batch == 1:
+                            march(image, at, None, stride, low, high, x, slope, least, most, lanes)
+                        else:
+                            twin = image.size // 2
+                            march(image, at, twin, stride, low, high, x, slope, least, most, lanes)
+                        for b in range(batch):
+                            for r in range(8):
+                                total[b, r] += rays[2, g + r] * lanes[4 + b, r]
+                elif run[2] < run[3]:
+                    march_exact(False, shape, box, rows, cols, rays, run, room)
+                for r in range(kb - ka):
+                    k = ka + r - skipped
+                    if 0 <= k < columns[1]:
+                        for b in range(batch):
+                            out[b, w, k] = total[b, r]
+                ka = kb
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -124,30 +117,6 @@ def _alike(rays: Any, ranges: Any, g: int, slabs: int) -> bool:
 def passes(slope: float, low: float, high: float, slabs: int) -> bool:
     """Whether a ray of that slope and range passes right through all slabs, and is not steep."""
     return abs(slope) >= STEEP and low <= 0.0 and high >= slabs
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _set_up(
-    rays: Any, ranges: Any, g: int, shape: Any, lanes: Any, places: Any, spans: Any
-) -> None:
-    """Set up the eight rays from g on, a row of the tables for each CHUNK of slabs they meet.
-
-    `lanes` as `march` wants them, `places` x and slope, `spans` first slab and one past the
-    last; where the lanes part too far for a window, -1 - first.
-    """
-    slabs = shape[1 - ranges[0, g]]
-    middle = slabs * 0.5
-    start, stop = slabs, 0
-    for k in range(g, g + 8):
-        if ranges[1, k] < ranges[2, k]:
-            start, stop = min(start, ranges[1, k]), max(stop, ranges[2, k])
-    for c in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        j = c * CHUNK
-        last = min(j + CHUNK, slabs)
-        near, places[c, 0], places[c, 1] = _lanes(rays, g, j, last - j, middle, lanes[c])
-        low = max(start, j)
-        spans[c, 0] = low if near else -1 - low
-        spans[c, 1] = min(stop, last)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

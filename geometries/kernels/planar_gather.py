@@ -180,6 +180,7 @@ def gather(
 ) -> None:
     """Add the views of `data` (B, n, PAD + c + TAIL) to rows `begin:end` of `image` (B, ly, lx).
 
+    B is 1 or 2.
     `lines` (11, n) and `shapes` (4, n) as in `classify`.
     """
     views = lines.shape[1]
@@ -187,23 +188,27 @@ def gather(
     flat = data.reshape(data.size)
     cells = np.empty(views, np.int32)
     numbers = np.empty((9, views), np.float32)
-    total = np.empty(8, np.float32)
+    total = np.zeros(16, np.float32)
+    batch, base, twin = image.shape[0], PAD - columns[0], data.shape[1] * width
     for j in range(begin, end):
         y = box[2] + j + 0.5
         for g in range(box[0] // 8 * 8, box[1], 8):
             _aim(beam.parallel, lines, g + 4.0, y, columns, cells, numbers)
             start, stop = max(g, box[0]), min(g + 8, box[1])
-            for b in range(image.shape[0]):
-                total[:] = np.float32(0)
+            for b in range(batch):
                 for i in range(start, stop):
-                    total[i - g] = image[b, j, i - box[0]]
-                at = b * data.shape[1] * width + PAD - columns[0]
-                if beam.parallel:
-                    gather_parallel(flat, at, width, cells, numbers, shapes, total)
-                else:
-                    gather_fan(flat, at, width, cells, numbers, shapes, total)
+                    total[8 * b + i - g] = image[b, j, i - box[0]]
+            if beam.parallel and batch == 1:
+                gather_parallel(flat, base, None, width, cells, numbers, shapes, total)
+            elif beam.parallel:
+                gather_parallel(flat, base, twin, width, cells, numbers, shapes, total)
+            elif batch == 1:
+                gather_fan(flat, base, None, width, cells, numbers, shapes, total)
+            else:
+                gather_fan(flat, base, twin, width, cells, numbers, shapes, total)
+            for b in range(batch):
                 for i in range(start, stop):
-                    image[b, j, i - box[0]] = total[i - g]
+                    image[b, j, i - box[0]] = total[8 * b + i - g]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -10,6 +10,7 @@ Who sets up lanes and sees to it that windows stay inside padded rows is `planar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -28,6 +29,7 @@ def march(
     typingctx: Any,
     image: Any,
     at: Any,
+    twin: Any,
     stride: Any,
     begin: Any,
     end: Any,
@@ -39,14 +41,16 @@ def march(
 ) -> Any:
     """March 8 rays over slabs `begin <= j < end` (int64, counted from where x and lanes hold).
 
-    `image` flat float32; cell c of slab j at `at + j * stride + c`; the window stands at
-    `floor(x + j * slope)`, kept in [low, high] (float64). `lanes` (5, 8) float32: distance from
-    x, its change a slab, gain, bias, sum; the share of the second cell is
-    `max(0, gain * fraction + bias)`, and the sum gets the interpolated cell values.
+    `image` flat float32; cell c of slab j at `at + j * stride + c`, of a second image `twin`
+    further (None: one alone); the window stands at `floor(x + j * slope)`, kept in [low, high]
+    (float64). `lanes` (6, 8) float32: distance from x, its change a slab, gain, bias, the sums of
+    the images; the share of the second cell is `max(0, gain * fraction + bias)`, and the sums get
+    the interpolated cell values.
     """
     signature = types.void(
         image,
         types.int64,
+        twin,
         types.int64,
         types.int64,
         types.int64,
@@ -60,10 +64,11 @@ def march(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
         data = kit.data(signature.args[0], args[0])
-        table = kit.data(signature.args[9], args[9])
-        _, at, stride, begin, end, x, slope, low, high, _ = args
-        off, move, gain, bias, total = (kit.vector(table, 8 * i) for i in range(5))
-        with kit.loop(begin, end, total) as (j, carried):
+        table = kit.data(signature.args[10], args[10])
+        _, at, twin, stride, begin, end, x, slope, low, high, _ = args
+        twin = None if signature.args[2] == types.none else twin
+        off, move, gain, bias = (kit.vector(table, 8 * i) for i in range(4))
+        with kit.loop(begin, end, _sums(kit, table, 32, twin)) as (j, carried):
             jd = builder.sitofp(j, _f64)
             place = builder.fadd(x, builder.fmul(jd, slope))
             cell, rest = kit.place(place, low, high)
@@ -72,11 +77,13 @@ def march(
             fraction, relative = kit.floor(spot)
             share = kit.maximum(kit.fma(fraction, gain, bias), kit.constant(0.0))
             base = builder.add(builder.add(at, builder.mul(j, stride)), cell)
-            first = kit.pick(data, base, 0, relative)
-            second = kit.pick(data, base, 1, relative)
+            first, second = (
+                _picked(kit, partial(kit.pick, data), base, twin, i, relative) for i in (0, 1)
+            )
             change = builder.fsub(second, first, flags=FLAGS)
-            carried(builder.fadd(carried.value, kit.fma(share, change, first), flags=FLAGS))
-        kit.save(carried.result, table, 32)
+            value = kit.fma(_both(kit, share, twin), change, first)
+            carried(builder.fadd(carried.value, value, flags=FLAGS))
+        _keep(kit, carried.result, table, 32, twin)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -87,30 +94,34 @@ def gather_parallel(
     typingctx: Any,
     data: Any,
     at: Any,
+    twin: Any,
     stride: Any,
     cells: Any,
     numbers: Any,
     shapes: Any,
     total: Any,
 ) -> Any:
-    """Gather views of a parallel beam into 8 cells.
+    """Gather views of a parallel beam into 8 cells, of one image or of two.
 
-    `data` flat float32, bin k of view v at `at + v * stride + k`. The middle of the cells falls
-    on bin `cells` (v,) int32 plus row 0 of `numbers` (9, v) float32. `shapes` (4, v) float32:
+    `data` flat float32, bin k of view v at `at + v * stride + k`, of the second image `twin`
+    further (None: of one alone). The middle of the cells falls on bin `cells` (v,) int32 plus
+    row 0 of `numbers` (9, v) float32. `shapes` (4, v) float32:
     change of that place a cell, slope q and top b of the trapezoid `clip(b - q distance, 0, 1)`,
-    and whether it reaches over 4 bins (1) or 2 (0). `total` (8,) float32.
+    and whether it reaches over 4 bins (1) or 2 (0). `total` (16,) float32,
+    8 an image.
     """
-    signature = types.void(data, types.int64, types.int64, cells, numbers, shapes, total)
+    signature = types.void(data, types.int64, twin, types.int64, cells, numbers, shapes, total)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
         data, cells, numbers, shapes, total = (
-            kit.data(signature.args[i], args[i]) for i in (0, 3, 4, 5, 6)
+            kit.data(signature.args[i], args[i]) for i in (0, 4, 5, 6, 7)
         )
-        _, at, stride, *_ = args
-        (views,) = kit.shape(signature.args[3], args[3], 1)
+        _, at, twin, stride, *_ = args
+        twin = None if signature.args[2] == types.none else twin
+        (views,) = kit.shape(signature.args[4], args[4], 1)
         lanes = kit.constant(*(i - 3.5 for i in range(8)))
-        with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
+        with kit.loop(ir.Constant(_i64, 0), views, _sums(kit, total, 0, twin)) as (v, carried):
             rest = kit.splat(kit.entry(numbers, 0, views, v))
             step, q, b = (kit.splat(kit.entry(shapes, i, views, v)) for i in range(3))
             wide = builder.fcmp_ordered(">", kit.entry(shapes, 3, views, v), ir.Constant(_f32, 0.5))
@@ -120,10 +131,11 @@ def gather_parallel(
 
             def tap(t: int, value: Any, pick: Any) -> Any:
                 share = kit.clip(kit.fma(kit.distance(fraction, t), q, b))
-                return kit.fma(share, pick(data, base, t, relative), value)
+                number = _picked(kit, partial(pick, data), base, twin, t, relative)
+                return kit.fma(_both(kit, share, twin), number, value)
 
             carried(kit.taps(None, wide, tap, carried.value))
-        kit.save(carried.result, total, 0)
+        _keep(kit, carried.result, total, 0, twin)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -134,13 +146,14 @@ def gather_fan(
     typingctx: Any,
     data: Any,
     at: Any,
+    twin: Any,
     stride: Any,
     cells: Any,
     numbers: Any,
     shapes: Any,
     total: Any,
 ) -> Any:
-    """Gather views of a fan beam on a flat detector into 8 cells.
+    """Gather views of a fan beam on a flat detector into 8 cells, of one image or of two.
 
     As for parallel beams, but the detector place of a cell is n / m, and a ray along (e, f), both
     linear in its bin k, meets the cell at the distance m |k - n / m| with
@@ -152,19 +165,20 @@ def gather_fan(
     their changes a bin; whether lanes keep within 4 bins to both sides; whether shadows reach
     over 4 bins. Row 0 of `shapes`: the change of m a cell.
     """
-    signature = types.void(data, types.int64, types.int64, cells, numbers, shapes, total)
+    signature = types.void(data, types.int64, twin, types.int64, cells, numbers, shapes, total)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kit = Kit(context, builder)
         data, cells, numbers, shapes, total = (
-            kit.data(signature.args[i], args[i]) for i in (0, 3, 4, 5, 6)
+            kit.data(signature.args[i], args[i]) for i in (0, 4, 5, 6, 7)
         )
-        _, at, stride, *_ = args
-        (views,) = kit.shape(signature.args[3], args[3], 1)
+        _, at, twin, stride, *_ = args
+        twin = None if signature.args[2] == types.none else twin
+        (views,) = kit.shape(signature.args[4], args[4], 1)
         lanes = kit.constant(*(i - 3.5 for i in range(8)))
         half = kit.constant(0.5)
         none = ir.Constant(_f32, 0.0)
-        with kit.loop(ir.Constant(_i64, 0), views, kit.vector(total, 0)) as (v, carried):
+        with kit.loop(ir.Constant(_i64, 0), views, _sums(kit, total, 0, twin)) as (v, carried):
             rest, pace, depth, e, f, de, df = (
                 kit.splat(kit.entry(numbers, i, views, v)) for i in range(7)
             )
@@ -191,10 +205,33 @@ def gather_fan(
                 chord = kit.minimum(chord, kit.after(e, de, t))
                 chord = kit.minimum(chord, kit.after(f, df, t))
                 chord = kit.maximum(chord, kit.constant(0.0))
-                return kit.fma(chord, pick(data, base, t, relative), value)
+                number = _picked(kit, partial(pick, data), base, twin, t, relative)
+                return kit.fma(_both(kit, chord, twin), number, value)
 
             carried(kit.taps(tight, wide, tap, carried.value))
-        kit.save(carried.result, total, 0)
+        _keep(kit, carried.result, total, 0, twin)
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+def _sums(kit: Kit, table: Any, at: int, twin: Any) -> Any:
+    """Eight sums, those of two images beside each other where there is a twin."""
+    one = kit.vector(table, at)
+    return one if twin is None else kit.beside(one, kit.vector(table, at + 8))
+
+
+def _picked(kit: Kit, pick: Any, base: Any, twin: Any, offset: int, relative: Any) -> Any:
+    one = pick(base, offset, relative)
+    if twin is None:
+        return one
+    return kit.beside(one, pick(kit.builder.add(base, twin), offset, relative))
+
+
+def _both(kit: Kit, weight: Any, twin: Any) -> Any:
+    return weight if twin is None else kit.beside(weight, weight)
+
+
+def _keep(kit: Kit, sums: Any, table: Any, at: int, twin: Any) -> None:
+    for k in range(1 if twin is None else 2):
+        kit.save(sums if twin is None else kit.half(sums, k), table, at + 8 * k)
