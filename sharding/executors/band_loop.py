@@ -17,10 +17,11 @@ from linops.algebra.blocks import extent
 from linops.algebra.relations import positions
 from linops.algebra.structure import Skeleton
 from linops.arrays import Array
-from linops.operator import LinearOperator
+from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
 from linops.space import Space
 from linops.transforms.pytree import unpacked
+from sharding.executors.share import Share
 
 __all__ = ["BandLoop", "loops_of"]
 
@@ -28,20 +29,20 @@ Split = Callable[[LinearOperator], tuple[Skeleton, tuple[Array, ...]]]
 
 
 def loops_of(
-    blocks: Sequence[LinearOperator], name: str, length: int, split: Split
+    shares: Sequence[Share], name: str, length: int, split: Split
 ) -> list[BandLoop] | None:
     """The padded blocks of all devices in bands of an axis, as loops; None where bands differ.
 
     Parameters
     ----------
-    blocks
-        For each device its block.
+    shares
+        For each device its part of a linear leaf.
     name, length
         The axis of its rule, and the planes of a band.
     split
         The structure of a band and its arrays.
     """
-    whole = blocks[0]
+    whole = shares[0].whole
     rule, relation = whole.rule, whole.rule.relation(name)
     halo = rule.halo(name)
     if not (isinstance(whole.domain, Space) and isinstance(whole.codomain, Space)):
@@ -52,17 +53,17 @@ def loops_of(
     # Planes that are added up lie in one band each; others may be made twice.
     last = n if relation is Relation.CONTRACTED else n - length
     starts = tuple(min(k, last) for k in range(0, n, length))
-    first = whole._input_range(name, 0, length)[0] if relation is Relation.ALIGNED else 0
+    first = shares[0].reads(name, 0, length)[0] if relation is Relation.ALIGNED else 0
     if len(starts) < 2:
         return None
     tables = []
-    for block in blocks:
+    for share in shares:
         parts = []
         for s in starts:
             reads = first + s, first + s + length + 2 * halo
-            if relation is Relation.ALIGNED and block._input_range(name, s, s + length) != reads:
+            if relation is Relation.ALIGNED and share.reads(name, s, s + length) != reads:
                 return None
-            band = block.block(name, s, s + length, padded=True)
+            band = share.part(name, s, s + length)
             if not isinstance(band, LinearOperator):
                 return None
             parts.append(split(band))
@@ -81,8 +82,8 @@ def loops_of(
         all(map(_equal, rows)) for rows in zip(*(columns for _, columns in tables), strict=True)
     )
     return [
-        BandLoop(block, band, columns, same, starts, length, sides, first, halo)
-        for block, (band, columns) in zip(blocks, tables, strict=True)
+        BandLoop(whole, band, columns, same, starts, length, sides, first, halo)
+        for band, columns in tables
     ]
 
 
@@ -110,7 +111,7 @@ class BandLoop(LinearOperator):
 
     def __init__(
         self,
-        whole: LinearOperator,
+        whole: Operator,
         band: Skeleton,
         columns: Sequence[Sequence[Array]],
         same: tuple[bool, ...],

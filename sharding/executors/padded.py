@@ -10,18 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from linops import arrays
-from linops.algebra.blocks import extent
 from linops.algebra.structure import Skeleton, skeleton
 from linops.arrays import Array
 from linops.errors import DTypeError, PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.transforms.pytree import packed
 from sharding.banding import banded
+from sharding.cost import Machine
+from sharding.executors import overlap
 from sharding.executors.band_loop import loops_of
+from sharding.executors.share import Share
 from sharding.homes.jax_devices import send, stacked
 from sharding.mesh import Mesh
 from sharding.program import Program
@@ -47,10 +50,12 @@ class Blocks:
     ----------
     mesh
         The devices. Along a mesh axis of one device nothing is cut.
+    machine
+        Of an engine that computes and exchanges at one time: its rates.
     """
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh, machine: Machine | None = None) -> None:
+        self.mesh, self.machine = mesh, machine
         self._slots: dict[Hashable, Slot] = {}
         self._stacks: dict[int, tuple[Array, ...]] = {}
         self._kept: list[Operator] = []
@@ -74,12 +79,13 @@ class Blocks:
             return self._stacks[id(slot)]
 
     def _make(self, step: Compute) -> Slot:
-        blocks = [padded_block(step, self.mesh.shape, at) for at in self.mesh.coordinates]
+        shares = [Share(step, self.mesh.shape, at) for at in self.mesh.coordinates]
+        blocks: Sequence[Any] = [share.whole for share in shares]
         if isinstance(step, Loop):
-            blocks = loops_of(blocks, *step.bands, _split) or [  # type: ignore[arg-type, assignment]
-                banded(block, *step.bands)  # type: ignore[arg-type]
-                for block in blocks
-            ]
+            loops = loops_of(shares, *step.bands, _split)
+            blocks = loops or [banded(block, *step.bands) for block in blocks]
+        elif self.machine is not None and overlap.worthwhile(step, blocks[0], self.machine):
+            blocks = overlap.apart(step, shares) or blocks
         parts = [_split(block) for block in blocks]
         if any(shown != parts[0][0] for shown, _ in parts):
             raise PlacementError(
@@ -100,16 +106,6 @@ class Blocks:
                     for row, device in zip(slot.leaves, self.mesh.devices, strict=True)
                 )
             return self._stacks[key]
-
-
-def padded_block(step: Compute, mesh: tuple[int, ...], at: tuple[int, ...]) -> Operator:
-    """The padded block of a step's leaf at mesh coordinates `at`."""
-    block = step.operator
-    for m, name in enumerate(step.cuts):
-        if name is not None and mesh[m] > 1:
-            share = share_of(extent(step.operator, name), mesh[m])
-            block = block.block(name, at[m] * share, (at[m] + 1) * share, padded=True)
-    return block
 
 
 def _split(block: Operator) -> tuple[Skeleton, tuple[Array, ...]]:

@@ -51,7 +51,7 @@ class Engine:
         points: dict[int, tuple[Array, ...]] | None = None,
     ) -> None:
         self.plan = plan
-        self.blocks = blocks or Blocks(plan.mesh)
+        self.blocks = blocks or Blocks(plan.mesh, plan.machine)
         self._points = points or {}
         self._linear = bool(points) or plan.forward.linear
         self._ready: dict[int, tuple[Program, _Body, tuple[Array, ...]]] = {}

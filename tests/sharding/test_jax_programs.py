@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,21 +18,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 import compositions
 import test_programs
 
+import linops as lo
+from linops.algebra.concatenation import Concatenation
 from sharding import Mesh, plan
+from sharding.cost import Machine
 from sharding.drafts import placement_of
-from sharding.executors import device_threads, shard_map
+from sharding.executors import device_threads, overlap, shard_map
+from sharding.states import Sharded
+from sharding.steps import Compute
 
 jax = pytest.importorskip("jax")
 
 
 # Each example compiles four programs; seeds are fixed so that the time is.
 @pytest.mark.usefixtures("quick_xla")
-@settings(max_examples=6, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(test_programs._programs())
 def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
     program, dense, mesh = drawn
     mesh = Mesh(tuple(jax.devices("cpu")[: mesh.size]), mesh.shape, mesh.names)
-    made: Any = SimpleNamespace(mesh=mesh, forward=program, adjoint=program.adjoint())
+    made: Any = SimpleNamespace(mesh=mesh, forward=program, adjoint=program.adjoint(), machine=None)
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         for engine in (shard_map.Engine(made), device_threads.Engine(made)):
@@ -127,3 +133,38 @@ def test_bands_are_one_loop_whatever_their_number(name: str, partition: str, chu
                 np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
             sizes.append(B._engine.compiled_text(p.forward).count("\n"))
     assert sizes[1] <= 1.1 * sizes[0]
+
+
+def test_inner_planes_apart_from_faces_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = lo.Space((13, 5, 4), "float32", ("z", "y", "x"))
+    A = lo.Convolve(space, np.arange(1.0, 6.0, dtype="float32").reshape(5, 1, 1))
+    p = plan(A, devices=jax.devices("cpu")[:2], executor="shard_map", partition="z")
+    ends: list[Any] = [(Sharded(0),)]
+    x, y = A.domain.random(1), A.codomain.random(2)
+    found = []
+    for worth in (False, True):
+        monkeypatch.setattr(overlap, "worthwhile", lambda *_, worth=worth: worth)
+        B = p.again(A, entries=ends, exits=ends).lower()
+        assert [step.kind for step in B.plan.forward.steps] == ["Halo", "Compute"]
+        placed = B.domain.put(x)
+        dirty = jax.numpy.where(B.domain.placement.mask(3), placed, np.nan)
+        found.append(np.asarray(B @ jax.device_put(dirty, placed.sharding)))
+        np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=0, atol=1e-4)
+        (slot,) = B._engine.blocks._slots.values()
+        assert (slot.skeleton.cls is Concatenation) == worth
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0][:13], A @ x, rtol=1e-5)
+
+
+def test_faces_are_apart_where_the_exchange_takes_longer_than_two_calls() -> None:
+    fast = Machine(flops=1e13, bandwidth=1e12, link=5e10, latency=5e-6)
+
+    def step(n: int) -> tuple[Any, Any]:
+        A = lo.Gradient(lo.Space((n, n, n), "float32", ("z", "y", "x")))
+        return Compute((0,), (1,), A, ("z",), 0), A
+
+    assert overlap.worthwhile(*step(512), fast)
+    assert not overlap.worthwhile(*step(32), fast)
+    # Devices that share cores have nothing to compute meanwhile.
+    assert not overlap.worthwhile(*step(512), replace(fast, cores=2))
+    assert not overlap.worthwhile(*step(512), replace(fast, shared=True))
