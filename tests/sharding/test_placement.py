@@ -21,6 +21,27 @@ def test_fields_shares_and_ranges() -> None:
     assert p != Placement(WORKERS[:3], 1, 7)
 
 
+@pytest.mark.parametrize(
+    ("real", "padded", "shares"),
+    [
+        (7, 8, (4, 3)),
+        (7, 9, (3, 3, 1)),
+        (7, 8, (2, 2, 2, 1)),
+        (5, 8, (2, 2, 1, 0)),
+        (3, 4, (1, 1, 1, 0)),
+        (1, 8, (1, 0, 0, 0, 0, 0, 0, 0)),
+    ],
+)
+def test_shares_are_equal_and_the_last_are_padded(
+    real: int, padded: int, shares: tuple[int, ...]
+) -> None:
+    n = len(shares)
+    p = Placement(tuple(Worker(i) for i in range(n)), 0, real)
+    assert (p.padded_size, p.share) == (padded, padded // n)
+    assert tuple(hi - lo for lo, hi in map(p.real_range, range(n))) == shares
+    assert p.real_range(n - 1)[1] == real
+
+
 def test_a_larger_share_may_be_asked_for() -> None:
     p = Placement(WORKERS[:2], 0, 7, 10)
     assert [p.real_range(i) for i in range(2)] == [(0, 5), (5, 7)]

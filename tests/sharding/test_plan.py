@@ -10,7 +10,6 @@ import compositions
 import numpy as np
 import pytest
 
-import geometries as ct
 import linops as lo
 from linops.compiled import pool
 from linops.errors import PlacementError
@@ -110,19 +109,6 @@ def test_the_bytes_of_a_halo() -> None:
     (halo,) = [s for s in p.forward.steps if s.kind == "Halo"]
     assert p.forward.volume(halo) == 1_572_864
     assert "1,572,864" in p.explain()
-
-
-def test_the_bytes_of_views_against_slabs() -> None:
-    # 4 m S (n - 1) for a volume of m columns of S slices, forward and adjoint
-    views, size, n = 8, 16, 4
-    beam = ct.ConeBeam(np.linspace(0, 6, views), ct.Detector((24, 24)), 64.0, 128.0)
-    A = ct.Projector(beam, ct.Grid((size, size, size)), precision="float32")
-    p = plan(A, devices=Described.several(n), partition="view")
-    bytes_moved = 4 * size**2 * size * (n - 1)
-    total = sum(p.forward.volume(s) for s in p.forward.steps)
-    assert total in (0, bytes_moved)
-    back = sum(p.adjoint.volume(s) for s in p.adjoint.steps)
-    assert total + back == 2 * bytes_moved
 
 
 def test_a_plan_that_does_not_fit_is_refused_with_numbers() -> None:
