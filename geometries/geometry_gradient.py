@@ -168,6 +168,8 @@ class GeometryJacobian(LinearOperator):
         self._compiled = compiled
 
     def _apply(self, moves: tuple[Array, ...]) -> Array:
+        if self._empty:
+            return arrays.zeros(self.codomain.shape, self.codomain.dtype, moves[0])
         fixed, recorded = self._fixed()
         if recorded:
             return declared.refused(fixed(moves), _TWICE, recorded)
@@ -185,6 +187,8 @@ class GeometryJacobian(LinearOperator):
         return arrays.namespace(found).reshape(found, self.codomain.shape)
 
     def _apply_adjoint(self, y: Array) -> tuple[Array, ...]:
+        if self._empty:
+            return tuple(arrays.zeros(s.shape, s.dtype, y) for s in self.domain.members)
         fixed, recorded = self._fixed()
         if recorded:
             kept: tuple[Array, ...] = declared.refused(fixed.H(y), _TWICE, recorded)
@@ -205,6 +209,10 @@ class GeometryJacobian(LinearOperator):
 
     def _make_conjugate(self) -> LinearOperator:
         return self
+
+    @property
+    def _empty(self) -> bool:
+        return 0 in (*self.codomain.shape, *self.held.shape)
 
     def _known(self, given: Sequence[Array]) -> bool:
         """Whether the compiled code may have all operands."""

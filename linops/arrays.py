@@ -489,6 +489,10 @@ def add_at(out: Array, row: Any, values: Array, index: Array) -> Array:
     if is_numpy(out):
         np.add.at(out[row], index[kept], values[kept])
     elif is_torch(out):
+        if sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor(values):
+            # What is mapped over cannot be written into what is not.
+            flat = out.reshape(-1).index_add(0, index[kept] + row * out.shape[1], values[kept])
+            return flat.reshape(out.shape)
         out[row].index_add_(0, index[kept], values[kept])
     else:
         out[row, ...] += _scatter_rounds(values, to_numpy(index), out.shape[1])

@@ -122,7 +122,7 @@ def _refusal() -> Any:
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
-            return inputs[-1].clone(), in_dims[-1]
+            return Refusal.apply(*inputs), in_dims[-1]
 
     return Refusal
 
@@ -169,5 +169,16 @@ def _function() -> Any:
                 term = operator(tuple(whole) if len(numbers) > 1 else whole[0])
                 total = term if total is None else total + term
             return total
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, value: Any, derivatives: Any, *arguments: Any) -> Any:
+            found = []
+            for k in range(info.batch_size):
+                parts = [
+                    part if axis is None else part.select(axis, k)
+                    for part, axis in zip(arguments, in_dims[2:], strict=True)
+                ]
+                found.append(Declared.apply(value, derivatives, *parts))
+            return torch.stack(found), 0
 
     return Declared

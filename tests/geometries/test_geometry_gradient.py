@@ -170,6 +170,16 @@ def test_the_jacobian_keeps_the_contract(name: str, model: str) -> None:
     assert J.codomain.shape == A.codomain.shape
 
 
+@pytest.mark.parametrize("lead", [(0,), (2, 0)])
+def test_empty_batches_have_slopes_of_zero(lead: tuple[int, ...]) -> None:
+    A = Projector(*SCANS["cone"])
+    at = frames(A)
+    N = A.geometry_operator(np.ones((*lead, *SOLID.shape), "float32"))
+    assert N.jvp(at, at).shape == N(at).shape == (*lead, *A.codomain.shape)
+    for part, back in zip(at, N.vjp(at, N(at)), strict=True):
+        np.testing.assert_array_equal(back, np.zeros(part.shape))
+
+
 def test_moving_an_axis_along_itself_changes_nothing() -> None:
     A = Projector(*SCANS["parallel 3-D"], precision="float64")
     N, at = A.geometry_operator(wave(A.domain.shape, 0)), frames(A)
@@ -271,6 +281,45 @@ def test_mixed_derivatives_are_exact_or_refused(way: str) -> None:
         A = Projector(fan(t, 7.1, 12.4, 0.13), FLAT, precision="float64")
         (wanted,) = torch.autograd.grad((y * (A @ z)).sum(), t)
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["numba", "portable"])
+def test_every_transform_of_torch_is_right_or_refused(backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    t, x = torch.tensor(THREE), torch.from_numpy(wave(FLAT.shape, 0))
+    func = torch.func
+
+    def project(t: Any, x: Any) -> Any:
+        scan = fan(t, 7.1, 12.4, 0.13)
+        return Projector(scan, FLAT, backend=backend, precision="float64") @ x
+
+    def loss(t: Any, x: Any) -> Any:
+        return project(t, x).square().sum()
+
+    ends = [project(t + step, x) for step in (1e-6, -1e-6)]
+    central = (ends[0] - ends[1]) / 2e-6  # a view's angle moves its own row
+    for jacobian in (func.jacrev(project)(t, x), func.jacfwd(project)(t, x)):
+        wanted = central[:, :, None] * torch.eye(3)[:, None, :]
+        np.testing.assert_allclose(jacobian, wanted, atol=1e-6)
+    batch = torch.stack([x, 2 * x])
+    np.testing.assert_allclose(func.vmap(lambda x: project(t, x))(batch), project(t, batch))
+    slope = func.grad(loss)
+    if backend == "portable":  # compiled code sees no frame that is mapped over
+        several = func.vmap(slope, (0, None))(torch.stack([t, t + 0.1]), x)
+        np.testing.assert_allclose(several[1], slope(t + 0.1, x), rtol=1e-10)
+    mixed = func.jacfwd(func.grad(loss, 1))(t, x), func.jacrev(func.grad(loss, 1))(t, x)
+    ends = [func.grad(loss, 1)(t + step * torch.eye(3)[0], x) for step in (1e-6, -1e-6)]
+    for found in mixed:
+        np.testing.assert_allclose(found[..., 0], (ends[0] - ends[1]) / 2e-6, atol=1e-6)
+    one = torch.ones_like(t)
+    for twice in (
+        lambda: func.hessian(loss)(t, x),
+        lambda: func.jacrev(func.jacrev(loss))(t, x),
+        lambda: func.jvp(lambda t: slope(t, x), (t,), (one,)),
+        lambda: func.grad(lambda t: func.jvp(lambda t: loss(t, x), (t,), (one,))[1])(t),
+    ):
+        with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
+            twice()
 
 
 def test_gradients_save_the_geometry_and_the_input_alone() -> None:
