@@ -10,6 +10,7 @@ import compositions
 import numpy as np
 import pytest
 
+import geometries as ct
 import linops as lo
 from linops.compiled import pool
 from linops.errors import PlacementError
