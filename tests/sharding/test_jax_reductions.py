@@ -63,6 +63,9 @@ def test_several_products_are_one_collective(x64: bool) -> None:
         wanted = [np.sum(a * b), np.sum(np.conj(c) * d), np.sum(a * a)]
         for got in (values(x, y, u, v), jax.jit(values)(x, y, u, v)):
             np.testing.assert_allclose(got, wanted, rtol=1e-13 if x64 else 1e-6)
+        ones = cut.ones()
+        assert ones.shape == (8, 5)
+        assert cut.norm(ones) ** 2 == pytest.approx(35, rel=1e-10)
         pair = lo.ProductSpace([cut, copies])
         assert pair.inner((x, u), (y, v)) == pytest.approx(wanted[0] + wanted[1], rel=1e-10)
 

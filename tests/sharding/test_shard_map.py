@@ -17,21 +17,15 @@ import compositions
 
 import geometries as ct
 import linops as lo
-import solvers
 from linops import arrays
 from linops import functionals as fn
 from linops.testing import dot_test
 from sharding import plan
-from sharding.executors import collectives, shard_map
-from sharding.executors.padded import window_cells
+from sharding.executors import shard_map
 from sharding.executors.shard_map import _Body
-from sharding.homes.jax_devices import jax_mesh
-from sharding.mesh import Mesh
 from sharding.program import Program
-from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, dual, real_range
-from sharding.steps import Value
+from sharding.states import Sharded
 from sharding.testing import check_placement
-from sharding.writer import Writer
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -130,94 +124,6 @@ def test_an_operator_that_moves_its_planes() -> None:
     x, y = A.domain.random(1), A.codomain.random(2)
     assert_close(B @ x, x[2:6])
     assert_close(B.H @ y, np.pad(y, ((2, 1), (0, 0))))
-
-
-# --- steps -----------------------------------------------------------------------------------
-
-_SPACE = lo.Space((7, 5), "complex128", ("z", "x"))
-
-
-def _window(n: int, periodic: bool) -> Windowed:
-    share = -(-7 // n)
-    real = [(min(i * share, 7), min((i + 1) * share, 7)) for i in range(n)]
-    return Windowed(
-        0,
-        tuple((lo_ - 2, hi + 1) if lo_ < hi else (lo_, lo_) for lo_, hi in real),
-        tuple((i * share - 2, (i + 1) * share + 1) for i in range(n)),
-        periodic,
-    )
-
-
-_STEPS: dict[str, Any] = {
-    "Slice": (REPLICATED, Sharded(0)),
-    "AllGather": (Sharded(1), REPLICATED),
-    "AllToAll": (Sharded(0), Sharded(1)),
-    "Halo": (Sharded(0), False),
-    "Halo around": (Sharded(0), True),
-    "Slice to a window": (REPLICATED, False),
-    "Slice to a ring": (REPLICATED, True),
-    "ReduceScatter": (PARTIAL, Sharded(0)),
-    "AllReduce": (PARTIAL, REPLICATED),
-    "Extend": (REPLICATED, PARTIAL),
-}
-
-
-@pytest.mark.parametrize("n", [3, 8])
-@pytest.mark.parametrize("name", _STEPS)
-def test_every_step_and_its_adjoint_agree(name: str, n: int) -> None:
-    source, target = (_window(n, s) if isinstance(s, bool) else s for s in _STEPS[name])
-    rng = np.random.default_rng(0)
-    x, y = _local(rng, source, n), _local(rng, dual(target), n)
-    there, back = _moved(x, source, target, n), _moved(y, dual(target), dual(source), n)
-    # Summed over devices: copies on one side meet summands on the other.
-    left, right = np.vdot(there * _real(target, n), y), np.vdot(x, back * _real(source, n))
-    scale = np.linalg.norm(there) * np.linalg.norm(y) + np.linalg.norm(x) * np.linalg.norm(back)
-    assert abs(left - right) <= 16 * np.finfo(np.float64).eps * scale
-    assert abs(left) > 0
-
-
-def _real(state: State, n: int) -> np.ndarray:
-    """Which entries of the local parts are planes of the array."""
-    real = np.zeros((n, *Value(_SPACE, (state,)).local_shape((n,))), bool)
-    for i in range(n):
-        if isinstance(state, Windowed):
-            for place, _ in window_cells(state, 7, i):
-                real[i, place] = True
-        elif isinstance(state, Sharded):
-            first, last = real_range(_SPACE.shape[state.axis], n, i)
-            np.moveaxis(real[i], state.axis, 0)[: last - first] = True
-        else:
-            real[i] = True
-    return real
-
-
-def _local(rng: np.random.Generator, state: State, n: int) -> np.ndarray:
-    """Local parts of a random element, stacked; planes that are not of the array are 0."""
-    real = _real(state, n)
-    x = rng.standard_normal(real.shape) + 1j * rng.standard_normal(real.shape)
-    if state == REPLICATED:
-        x[:] = x[:1]
-    return x * real
-
-
-def _moved(x: np.ndarray, source: State, target: State, n: int) -> np.ndarray:
-    from jax.sharding import PartitionSpec as P
-
-    writer = Writer((n,))
-    writer.to(writer.value(Value(_SPACE, (source,))), (target,))
-
-    def body(part: Any) -> Any:
-        part = part[0]
-        for step in writer.steps:
-            before, after = (writer.values[j] for j in (*step.inputs, *step.outputs))
-            part = collectives.moved(step, part, before, after, (n,), "devices")
-        return part[None]
-
-    mesh = jax_mesh(Mesh.row(tuple(_devices(n))))
-    run = jax.shard_map(
-        body, mesh=mesh, in_specs=P("devices"), out_specs=P("devices"), check_vma=False
-    )
-    return np.asarray(jax.jit(run)(x))
 
 
 # --- transformations ----------------------------------------------------------------------------
@@ -402,17 +308,6 @@ def test_the_shipped_check_passes_and_catches_a_lost_mask(
         shard_map._shared.cache_clear()
 
 
-def test_solvers_run_on_it() -> None:
-    A = compositions.projector()
-    y = A @ A.domain.random(0)
-    wanted = solvers.cgls(A, y, iterations=8)
-    B = _lowered(A, 3, "view")
-    got = solvers.cgls(B, B.codomain.put(y), iterations=8)
-    assert B.domain.placement.holds(got.solution)
-    assert_close(B.domain.gather(got.solution), wanted.solution, 1e-9)
-    np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-9)
-
-
 # --- what is compiled ---------------------------------------------------------------------------
 
 _NAMES = {
@@ -486,33 +381,6 @@ def test_new_values_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert programs[0] is programs[1]
     assert isinstance(body, _Body)
     assert body.compiled._cache_size() == 1
-
-
-def test_applying_again_and_again_keeps_no_buffer() -> None:
-    B = _lowered(compositions.LINEAR["two stencils"](), 3, by=0)
-    x = B.domain.random(1)
-    counts = []
-    for _ in range(100):
-        y = B.H @ (B @ x)
-        counts.append(len(jax.live_arrays()))
-    del y
-    assert counts[-1] == counts[1]
-
-
-def test_inner_products_leave_padding_out() -> None:
-    for x64 in (True, False):
-        with jax.enable_x64(x64):
-            space = lo.Space((7, 33), "float64" if x64 else "float32", ("z", "x"))
-            B = _lowered(lo.Convolve(space, np.ones((3, 1))), 4, by=0)
-            a, b = space.random(1), space.random(2)
-            left, right = (_poisoned(B.plan.domain_placements, v, np.nan) for v in (a, b))
-            wanted = float(np.sum(a.astype(np.float64) * b))
-            assert B.domain.inner(left, right) == pytest.approx(wanted, rel=1e-10)
-            ones = B.domain.ones()
-            assert ones.shape == (8, 33)
-            assert B.domain.norm(ones) ** 2 == pytest.approx(7 * 33, rel=1e-13)
-            traced = jax.jit(lambda u, v, s=B.domain: lo.inners((s, u, v), (s, u, u)))(left, right)
-            assert float(traced[0]) == pytest.approx(wanted, rel=1e-6 if not x64 else 1e-13)
 
 
 def test_float32_without_x64() -> None:
