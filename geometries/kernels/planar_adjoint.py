@@ -55,17 +55,18 @@ def fast(scan: PlanarScan, job: Job, sinogram: Array, out: Array) -> None:
     shapes = np.zeros((4, count), np.float32)
     if scan.points is None:
         classify(scan.beam, job.views, gathers, lines, shapes)
-    left = np.repeat(~gathers & (job.views >= 0), 2).reshape(count, 2)
+    left = np.repeat(~gathers, int(job.columns[1])).reshape(count, -1)
+    by = np.zeros((count, 2), np.bool_)
+    driven(scan.beam, np.where(gathers, -1, job.views), job.columns, by)
     gathered = np.flatnonzero(gathers)
     for w in range(0, len(gathered), _VIEWS):
-        _gather(scan, job, sinogram, gathered[w : w + _VIEWS], lines, shapes, left, image)
+        _gather(scan, job, sinogram, gathered[w : w + _VIEWS], lines, shapes, left, by, image)
 
     def tabulate(chosen: Array, begin: int, end: int, tables: Tables) -> None:
         views = job.views[chosen]
-        line = np.ascontiguousarray(lines[:, chosen])
-        leave(scan.beam, views, begin, end, job.box, job.columns, gathers[chosen], line, *tables)
+        leave(scan.beam, views, begin, end, job.box, job.columns, left[chosen], *tables)
 
-    _add(scan, job, sinogram, left, tabulate, False, image)
+    _add(scan, job, sinogram, by, tabulate, False, image)
     if image is not out:
         out[...] = image
 
@@ -78,9 +79,10 @@ def _gather(
     lines: Array,
     shapes: Array,
     left: Array,
+    by: Array,
     image: Array,
 ) -> None:
-    """Add the chosen views to `image`; in `left` which views have rays that are not gathered."""
+    """Add the chosen views to `image`; in `left` and `by` which rays are not gathered."""
     width = PAD + int(job.columns[1]) + TAIL
     data = np.zeros((len(sinogram), len(chosen), width), np.float32)
     views = cut(len(chosen), 4 * pool.workers())
@@ -90,7 +92,7 @@ def _gather(
     def make(i: int) -> None:
         prepare(
             scan.beam, job.views, chosen, views[i], views[i + 1], job.columns, sinogram, lines,
-            data, left,
+            data, left, by,
         )  # fmt: skip
 
     def take(i: int) -> None:

@@ -18,7 +18,7 @@ from .planar_lanes import march
 from .planar_models import PAD, SPARE
 from .planar_rays import Beam, tabulate
 
-__all__ = ["MARGIN", "STEEP", "forward_fast", "passes"]
+__all__ = ["MARGIN", "STEEP", "forward_fast"]
 
 STEEP = 0.0125  # slopes below are exact: positions are right to 1e-6, shares to 1e-6 / slope / 2
 CHUNK = 128  # slabs for which one set of lanes holds
@@ -55,7 +55,7 @@ def forward_fast(
             continue
         tabulate(beam, views[w], first, count, box, 0, rays, ranges)
         for g in range(0, count, 8):
-            fast = _alike(rays, ranges, g, shape[1 - ranges[0, g]])
+            fast = _alike(rays, ranges, g)
             ka = g
             while ka < g + 8:
                 run = run_of(ranges, ka, g + 8)
@@ -104,19 +104,13 @@ def forward_fast(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _alike(rays: Any, ranges: Any, g: int, slabs: int) -> bool:
+def _alike(rays: Any, ranges: Any, g: int) -> bool:
     """Whether the eight rays from g on share their axis, pass right through, and are not steep."""
     axis = ranges[0, g]
     for k in range(g, g + 8):
-        if ranges[0, k] != axis or not passes(rays[1, k], rays[4, k], rays[5, k], slabs):
+        if ranges[0, k] != axis or ranges[3, k] == 0 or not abs(rays[1, k]) >= STEEP:
             return False
     return True
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def passes(slope: float, low: float, high: float, slabs: int) -> bool:
-    """Whether a ray of that slope and range passes right through all slabs, and is not steep."""
-    return abs(slope) >= STEEP and low <= 0.0 and high >= slabs
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -18,10 +18,10 @@ from numba import njit
 from linops.compiled.noalias import load, store
 
 from .planar_exact import list_runs
-from .planar_fast import MARGIN, STEEP, passes
+from .planar_fast import MARGIN, STEEP
 from .planar_lanes import gather_fan, gather_parallel
 from .planar_models import PAD
-from .planar_rays import Beam, fan_places, parallel_places, ray, tabulate
+from .planar_rays import Beam, enter, fan_places, parallel_places, ray
 
 __all__ = ["classify", "gather", "leave", "prepare"]
 
@@ -99,43 +99,54 @@ def prepare(
     lines: Any,
     data: Any,
     left: Any,
+    by: Any,
 ) -> None:
     """Fill `data` (B, n, PAD + c + TAIL) from the gathered views `chosen[begin:end]`.
 
     Values times lengths a slab, of a fan's rays over the lesser of their two sides, which
-    `gather` makes up for; zeros for rays that are left to `scatter_slabs`, and in `left` (v, 2)
-    whether there are such, driven by y, by x.
+    `gather` makes up for; zeros for rays that are left to `scatter_slabs`. These are told in
+    `left` (v, c), and in `by` (v, 2) whether a view has such, driven by y, by x.
     """
-    gain = 0.0
+    gains = np.empty(columns[1])
     for c in range(begin, end):
         w = chosen[c]
-        for r in range(columns[1]):
-            if r == 0 or not beam.parallel:
-                k = columns[0] + r
-                axis, _, slope, gain, _, low, high = ray(beam, views[w], k)
-            if not beam.parallel:
-                if passes(slope, low, high, beam.shape[1 - axis]) and _fits(lines[:, w], k, beam):
-                    gain /= min(*_sides(lines[:, w], k))
-                else:
-                    gain = 0.0
-                    left[w, axis] = True
-            for b in range(data.shape[0]):
-                data[b, c, PAD + r] = sinogram[b, w, r] * gain if gain > 0.0 else 0.0
+        if beam.parallel:
+            gains[:] = ray(beam, views[w], columns[0])[3]
+        else:
+            _gains(beam, views[w], lines[:, w], columns[0], gains)
+            for r in range(columns[1]):
+                if gains[r] == 0.0:
+                    left[w, r] = True
+                    by[w, ray(beam, views[w], columns[0] + r)[0]] = True
+        for b in range(data.shape[0]):
+            for r in range(columns[1]):
+                value = sinogram[b, w, r] * gains[r]
+                data[b, c, PAD + r] = value if gains[r] > 0.0 else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _sides(line: Any, k: int) -> Any:
-    """How far ray k of a fan goes along x and along y, in cells, from source to detector."""
-    return abs(line[6] + k * line[7]), abs(line[8] + k * line[9])
+def _gains(beam: Beam, v: int, line: Any, first: int, gains: Any) -> None:
+    """Length of the rays of a fan from `first` on over both their sides; 0 for rays to be left.
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _fits(line: Any, k: int, beam: Beam) -> bool:
-    """Whether the window of ray k turns nowhere, and no shadow of it reaches beyond its bins."""
-    e, f = _sides(line, k)
-    least = line[3] + min(line[4] * beam.shape[0], 0.0) + min(line[5] * beam.shape[1], 0.0)
-    turns = e <= WINDOW * abs(line[7]) or f <= WINDOW * abs(line[9])
-    return not turns and 0.5 * (e + f) <= WIDEST * least
+    Left are rays that are steep or end in the grid, whose sides turn within the window, or whose
+    shadows reach over its bins.
+    """
+    dx, dy = beam.lengths[0], beam.lengths[1]
+    nx, ny = float(beam.shape[0]), float(beam.shape[1])
+    sx, sy = beam.frames[v, 0] / dx + nx * 0.5, beam.frames[v, 1] / dy + ny * 0.5
+    least = line[3] + min(line[4] * nx, 0.0) + min(line[5] * ny, 0.0)
+    for r in range(len(gains)):
+        e, f = line[6] + (first + r) * line[7], line[8] + (first + r) * line[9]
+        x, y = sx + e, sy + f
+        across_x = (min(sx, x) <= 0.0) & (max(sx, x) >= nx)
+        across_y = (min(sy, y) <= 0.0) & (max(sy, y) >= ny)
+        e, f = abs(e), abs(f)
+        fits = across_x if e > f else across_y
+        fits &= min(e, f) >= STEEP * max(e, f)
+        fits &= (e > WINDOW * abs(line[7])) & (f > WINDOW * abs(line[9]))
+        fits &= 0.5 * (e + f) <= WIDEST * least
+        length = np.sqrt((e * dx) * (e * dx) + (f * dy) * (f * dy))
+        gains[r] = length / (e * f) if fits else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -146,23 +157,18 @@ def leave(
     end: int,
     box: Any,
     columns: Any,
-    gathers: Any,
-    lines: Any,
+    left: Any,
     rays: Any,
     ranges: Any,
     runs: Any,
 ) -> None:
-    """As `planar_exact.tabulate_views`, but for the rays alone that `prepare` leaves out.
-
-    `gathers` (v,) and `lines` (11, v) of the same views, as in `classify`.
-    """
+    """As `planar_exact.tabulate_views`, but for the rays alone that are `left` (v, c)."""
     for w in range(begin, end):
-        tabulate(beam, views[w], columns[0], columns[1], box, 0, rays[w], ranges[w])
-        for r in range(columns[1] if gathers[w] else 0):
-            slabs = beam.shape[1 - ranges[w, 0, r]]
-            through = passes(rays[w, 1, r], rays[w, 4, r], rays[w, 5, r], slabs)
-            if through and _fits(lines[:, w], columns[0] + r, beam):
-                ranges[w, 2, r] = ranges[w, 1, r]
+        for r in range(columns[1]):
+            if left[w, r]:
+                enter(beam, views[w], columns[0] + r, box, 0, rays[w], ranges[w], r)
+            else:
+                ranges[w, :, r] = 0
         list_runs(ranges[w], runs[w])
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Beam", "fan_places", "parallel_places", "ray", "split", "tabulate"]
+__all__ = ["Beam", "enter", "fan_places", "parallel_places", "ray", "split", "tabulate"]
 
 # Rows of a table of rays (float64): 0 back, lateral position at the middle of the driving axis;
 # 1 slope, lateral move a slab; 2 step, length a slab; 3 spread, length per cell of lateral move;
@@ -155,39 +155,47 @@ def split(
 def tabulate(
     beam: Beam, v: int, first: int, count: int, box: Any, beside: int, rays: Any, ranges: Any
 ) -> None:
-    """Fill `rays` (6, count) and `ranges` (4, count) for the columns from `first` on of view v.
+    """`enter` the columns from `first` on of view v in `rays` (6, count), `ranges` (4, count)."""
+    for r in range(count):
+        enter(beam, v, first + r, box, beside, rays, ranges, r)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def enter(
+    beam: Beam, v: int, k: int, box: Any, beside: int, rays: Any, ranges: Any, r: int
+) -> None:
+    """Fill column r of tables of rays and of ranges for ray k of view v.
 
     Slab ranges are limited to where the ray may come within `beside` cells of `box` (x0, x1, y0,
     y1; whole-grid cells), one slab wider than needed at both ends.
     """
-    for r in range(count):
-        axis, back, slope, step, spread, low, high = ray(beam, v, first + r)
-        rays[0, r] = back
-        rays[1, r] = slope
-        rays[2, r] = step
-        rays[3, r] = spread
-        rays[4, r] = low
-        rays[5, r] = high
-        n = beam.shape[1 - axis]
-        if axis == 0:
-            near, far, left, right = box[2], box[3], box[0] - beside, box[1] + beside
-        else:
-            near, far, left, right = box[0], box[1], box[2] - beside, box[3] + beside
-        begin = max(float(near), low)
-        end = min(float(far), high)
-        if slope != 0.0:
-            # A margin, since positions are rounded: what is taken in vain meets empty cells.
-            one = (left - 1e-6 - back) / slope + n * 0.5
-            two = (right + 1e-6 - back) / slope + n * 0.5
-            begin = max(begin, min(one, two))
-            end = min(end, max(one, two))
-        elif back < left or back > right:
-            end = begin
-        if begin < end:
-            ranges[1, r] = max(int(np.floor(begin)) - 1, near)
-            ranges[2, r] = min(int(np.ceil(end)) + 1, far)
-        else:
-            ranges[1, r] = near
-            ranges[2, r] = near
-        ranges[0, r] = axis
-        ranges[3, r] = low <= 0.0 and high >= n
+    axis, back, slope, step, spread, low, high = ray(beam, v, k)
+    rays[0, r] = back
+    rays[1, r] = slope
+    rays[2, r] = step
+    rays[3, r] = spread
+    rays[4, r] = low
+    rays[5, r] = high
+    n = beam.shape[1 - axis]
+    if axis == 0:
+        near, far, left, right = box[2], box[3], box[0] - beside, box[1] + beside
+    else:
+        near, far, left, right = box[0], box[1], box[2] - beside, box[3] + beside
+    begin = max(float(near), low)
+    end = min(float(far), high)
+    if slope != 0.0:
+        # A margin, since positions are rounded: what is taken in vain meets empty cells.
+        one = (left - 1e-6 - back) / slope + n * 0.5
+        two = (right + 1e-6 - back) / slope + n * 0.5
+        begin = max(begin, min(one, two))
+        end = min(end, max(one, two))
+    elif back < left or back > right:
+        end = begin
+    if begin < end:
+        ranges[1, r] = max(int(np.floor(begin)) - 1, near)
+        ranges[2, r] = min(int(np.ceil(end)) + 1, far)
+    else:
+        ranges[1, r] = near
+        ranges[2, r] = near
+    ranges[0, r] = axis
+    ranges[3, r] = low <= 0.0 and high >= n
