@@ -195,14 +195,17 @@ def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, i
     allowed = found.machine.memory if found.memory is None else float(found.memory)
     if allowed is None or found.footprint.total <= allowed:
         return found
+    least = found.footprint.total
     for other in _smaller(found, request, bool(chunks)):
-        if other.footprint.total <= allowed:
+        least = min(least, other.footprint.total)
+        if least <= allowed:
             return other
     needed = found.footprint
     raise PlacementError(
         f"{found.operator.name} needs {needed.total:,} bytes on each of {found.mesh.size} devices "
         f"({needed.resident:,} resident, at most {needed.peak:,} in {needed.step}), allowed are "
-        f"{int(allowed):,}; use more devices, another partition, or more memory"
+        f"{int(allowed):,}; in bands it takes {least:,} at least: use more devices, another "
+        "partition, or more memory"
     )
 
 

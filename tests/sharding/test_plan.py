@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import tracemalloc
 from typing import Any
@@ -116,8 +117,13 @@ def test_a_plan_that_does_not_fit_is_refused_with_numbers() -> None:
     A = compositions.projector()
     p = plan(A, devices=4)
     assert plan(A, devices=4, memory=p.footprint.total).footprint.total == p.footprint.total
-    with pytest.raises(PlacementError, match=r"needs [0-9,]+ bytes .* allowed are 100; use more"):
+    with pytest.raises(
+        PlacementError, match=r"needs [0-9,]+ bytes .* allowed are 100; .*use more"
+    ) as e:
         plan(A, devices=4, memory=100)
+    # What it says that bands take is enough.
+    least = int(re.search(r"takes ([0-9,]+) at least", str(e.value))[1].replace(",", ""))
+    assert plan(A, devices=4, memory=least).footprint.total == least < p.footprint.total
 
 
 def test_a_memory_limit_is_kept_by_other_plans() -> None:
