@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from geometries.kernels import portable
+from geometries.kernels import portable, portable_scan
 from geometries.kernels.portable_gradient import Frames, pull, push, straight
 from geometries.surface_gradient import SampledMoves, parameter_spaces, with_parameters
 from geometries.trajectory import Trajectory
@@ -99,22 +99,22 @@ class GeometryOperator(Operator):
         base, count = self.base, len(self.names)
         trajectory = self._projector(point).geometry.trajectory
         x = arrays.cast(self.x, base.domain.dtype)
-        setup = portable.setup_of(base, x, slopes=True)
+        setup = portable_scan.setup_of(base, x, slopes=True)
         sampled = len(point) > count
-        offsets, heights = portable.cell_offsets(
+        offsets, heights = portable_scan.cell_offsets(
             trajectory if sampled else base.geometry.trajectory.host
         )
         heights = arrays.convert(heights, offsets)
 
-        cells = portable.part_of(setup, offsets, heights, base.window)[:2]
+        cells = portable_scan.part_of(setup, offsets, heights, base.window)[:2]
         moved = GeometryJacobian(setup, point[:count], cells, base.window, x, sampled, False,
                                  base.backend == "numba" and base.model == "siddon")  # fmt: skip
         if not sampled:
             return moved
 
         def sample(detector: Detector) -> Array:
-            offsets = portable.surface_offsets(detector, trajectory.views)
-            return portable.part_of(setup, offsets, heights, base.window)[0]
+            offsets = portable_scan.surface_offsets(detector, trajectory.views)
+            return portable_scan.part_of(setup, offsets, heights, base.window)[0]
 
         sampled_moves = SampledMoves(self.domain, moved.domain, trajectory.detector, sample)
         chained: LinearOperator = moved @ sampled_moves
@@ -140,7 +140,7 @@ class GeometryJacobian(LinearOperator):
 
     def __init__(
         self,
-        setup: portable.Setup,
+        setup: portable_scan.Setup,
         vectors: Sequence[Array],
         offsets: Sequence[Array],
         window: Array,
@@ -249,7 +249,7 @@ class GeometryJacobian(LinearOperator):
             self._cells, self._back, self._compiled, free=True,
         ), recorded  # fmt: skip
 
-    def _operands(self, like: Array) -> tuple[Frames, Array, portable.Scan]:
+    def _operands(self, like: Array) -> tuple[Frames, Array, portable_scan.Scan]:
         wide = np.dtype("float64" if arrays.has_float64(like) else "float32")
 
         def there(part: Array) -> Array:
@@ -260,7 +260,7 @@ class GeometryJacobian(LinearOperator):
         held = arrays.convert(self.held, like)
         held = arrays.namespace(held).reshape(held, (-1, *self._ends()[0]))
         vectors = straight(self.setup, at).vectors
-        scan = portable.windowed(self.setup, vectors, at.offsets, at.heights, self.window)
+        scan = portable_scan.windowed(self.setup, vectors, at.offsets, at.heights, self.window)
         return at, held, scan
 
 
@@ -297,7 +297,7 @@ class FollowedProjection(LinearOperator):
 class FollowedRays:
     """What is not followed of a scan that is: sizes, the window, compiled code for its values."""
 
-    setup: portable.Setup
+    setup: portable_scan.Setup
     window: Array
     twin: Projector | None
 
@@ -311,7 +311,7 @@ class FollowedRays:
             *vectors, offsets, heights, x = arguments
             if twin is not None:
                 return hosted(twin, x, adjoint)
-            scan = portable.windowed(setup, tuple(vectors), offsets, heights, window)
+            scan = portable_scan.windowed(setup, tuple(vectors), offsets, heights, window)
             return portable.project_with(setup, scan, x, adjoint)
 
         def derivatives(*arguments: Array) -> list[tuple[tuple[int, ...], LinearOperator]]:
@@ -331,11 +331,11 @@ def project_followed(projector: Projector, x: Array, adjoint: bool) -> Array:
 
     `x` is of the frames' library.
     """
-    setup = portable.setup_of(projector, x, slopes=True)
+    setup = portable_scan.setup_of(projector, x, slopes=True)
     frames, offsets, heights = _together(
         (decoded(projector.frames), projector.offsets, projector.heights), x
     )
-    cells = portable.part_of(setup, offsets, heights, projector.window)[:2]
+    cells = portable_scan.part_of(setup, offsets, heights, projector.window)[:2]
     vectors = [frames[:, k, :] for k in range(projector.grid.dims + 1)]
     rays = FollowedRays(setup, projector.window, projector._twin)
     return rays.project((*vectors, *cells), x, adjoint)
@@ -347,13 +347,13 @@ def _together(parts: Sequence[Array], like: Array) -> list[Array]:
 
 
 def _pushed(
-    setup: portable.Setup, scan: portable.Scan, at: Frames, move: Frames, held: Array
+    setup: portable_scan.Setup, scan: portable_scan.Scan, at: Frames, move: Frames, held: Array
 ) -> Array:
     return push(setup, scan, at, move, held, False)
 
 
 def _pushed_back(
-    setup: portable.Setup, scan: portable.Scan, at: Frames, move: Frames, held: Array
+    setup: portable_scan.Setup, scan: portable_scan.Scan, at: Frames, move: Frames, held: Array
 ) -> Array:
     return push(setup, scan, at, move, held, True)
 

@@ -108,7 +108,7 @@ class Projector(LinearOperator):
             frames = frames_of(trajectory.host)
             self._set_up(geometry, grid, choice, accuracy, frames, *known)
             return
-        from geometries.kernels.portable import cell_offsets
+        from geometries.kernels.portable_scan import cell_offsets
 
         twin = None
         if choice.backend == "numba":

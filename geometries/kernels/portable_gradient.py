@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from geometries.kernels.portable import (
-    Scan,
-    Setup,
     batches,
     numbered,
     over_tiles,
@@ -29,6 +27,7 @@ from geometries.kernels.portable import (
 )
 from geometries.kernels.portable_models import Pieces
 from geometries.kernels.portable_rays import cross, normals
+from geometries.kernels.portable_scan import Scan, Setup
 from linops import arrays
 from linops.arrays import Array
 

@@ -23,8 +23,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from geometries.kernels.portable import Setup
 from geometries.kernels.portable_gradient import Chain, Frames
+from geometries.kernels.portable_scan import Setup
 from geometries.kernels.rays3d import BIG, crossing_range, first_cell, inverse, ray
 from linops.compiled import pool
 

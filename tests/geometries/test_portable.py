@@ -9,7 +9,7 @@ import pytest
 import volume_reference as reference
 
 from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projector, Trajectory
-from geometries.kernels import portable, portable_memory
+from geometries.kernels import portable, portable_memory, portable_scan
 from geometries.kernels.portable_memory import ray_bytes
 from geometries.kernels.volume_scan import VolumeScan
 from linops.testing import check_operator
@@ -90,7 +90,7 @@ def test_tiles_and_batches_change_rounding_alone(name: str, model: str) -> None:
     x, y = np.stack([x, x + 1]), np.stack([y, y - 1])
     for budget in (1, 4000) if len(grid.shape) == 2 else (4000,):
         A = Projector(geometry, grid, model, "portable", "float64", memory=budget)
-        setup = portable.setup_of(A, x)
+        setup = portable_scan.setup_of(A, x)
         assert 1 < setup.edge < 5 if budget > 1 else (setup.edge, setup.batch) == (1, 1)
         np.testing.assert_allclose(A @ x, whole @ x, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(A.H @ y, whole.H @ y, rtol=1e-10, atol=1e-10)
@@ -113,7 +113,7 @@ def test_tiles_that_a_batch_misses_are_left_out(monkeypatch: pytest.MonkeyPatch)
     A = Projector(
         ParallelBeam([0.0], Detector(4, 2.0, -0.2)), Grid((8, 8)), backend="portable", memory=memory
     )
-    setup = portable.setup_of(A, np.ones((8, 8)))
+    setup = portable_scan.setup_of(A, np.ones((8, 8)))
     assert (setup.tiles, setup.batch) == ((4, 4), 2)
     np.testing.assert_array_equal(A @ np.ones((8, 8), "float32"), 8)
     assert visits == (2 + 3) * 4
