@@ -129,6 +129,7 @@ def test_an_operator_that_moves_its_planes() -> None:
 # --- transformations ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(("name", "partition"), [("projector", "view"), ("two rings", "z")])
 def test_what_jax_derives_is_the_declared_adjoint(name: str, partition: str) -> None:
     A = compositions.LINEAR[name]()
@@ -191,6 +192,7 @@ def _functionals() -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(
     ("name", "partition"),
     [("misfit", "view"), ("misfit and prior", "z"), ("total variation", "z"), ("huber", "y")],
