@@ -1,24 +1,27 @@
-"""What a plan gains and what it costs: python -m benchmarks.sharding
+"""What a plan gains and what it costs: python -m benchmarks.sharding --size 64 128 256
 
-Strong scaling (one problem, more shares), weak scaling (a problem that grows with the shares),
-what a step costs on tiny work, the bytes that programs move, and, from the model of prices alone, a
-projection to 8 and 64 described devices. Cases of a table run interleaved in one process; the
-median of the repeats counts. Ratios to the operator as it is, on as many threads.
+Strong scaling of every executor on one problem, with bytes moved and peak memory beside what the
+plan predicts; weak scaling (a problem that grows with the shares); what a step costs on tiny work;
+and, from the model of prices alone, a projection to 8 and 64 described devices. Cases of a table
+run interleaved; the median of the repeats counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-import geometries as ct
 import linops as lo
+from benchmarks.sharding_worker import OPERATIONS, Case, cone, serve
 from linops.compiled import pool
 from sharding import Described, plan
 
@@ -38,62 +41,84 @@ def medians(cases: Cases, repeats: int) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
-def cone(size: int, views: int) -> ct.Projector:
-    """A circular cone beam scan of a cube."""
-    angles = np.linspace(0, 2 * np.pi, views, endpoint=False)
-    detector = ct.Detector((size + size // 2,) * 2)
-    return ct.Projector(ct.ConeBeam(angles, detector, 4.0 * size, 6.0 * size), ct.Grid((size,) * 3))
+def executors(size: int, repeats: int, cases: list[Case]) -> None:
+    """Strong scaling of every executor: forward, adjoint, gram and a pass of VCD, interleaved."""
+    print(f"cone projector {size}^3, {size // 2} views, {os.cpu_count()} cores: seconds, ratio to")
+    print(
+        "serial, processor seconds of all processes, bytes moved and peak beyond the input (predicted)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        teams = {str(case): _Team(case, size, folder) for case in cases}
+        found: dict[tuple[str, str], list[Any]] = {}
+        for repeat in range(repeats + 1):
+            for name in OPERATIONS:
+                for label, team in teams.items():
+                    if repeat > 1 and isinstance(found[name, label][-1], str):
+                        continue  # it raises
+                    outcome = team.ask(name)
+                    if repeat or isinstance(outcome, str):  # the first warms up
+                        found.setdefault((name, label), []).append(outcome)
+        for team in teams.values():
+            team.close()
+    for name in OPERATIONS:
+        for label in teams:
+            _print(name, label, found[name, label], found[name, next(iter(teams))])
 
 
-def operators(size: int) -> dict[str, lo.LinearOperator]:
-    """A projector and a stencil of about equal memory."""
-    space = lo.Space((size,) * 3, "float32", ("z", "y", "x"))
-    return {"cone projector": cone(size, size // 2), "gradient": lo.Gradient(space)}
-
-
-def scaling(size: int, repeats: int) -> None:
-    """Strong scaling of each executor in shared memory."""
-    cores = pool.workers()
-    print(f"strong scaling at {size}^3 on {cores} cores (seconds, ratio to serial)")
-    for name, A in operators(size).items():
-        x, y = A.domain.ones(), A.codomain.ones()
-        cases: Cases = {}
-        with pool.limit(1):
-            serial = plan(A, devices=1, executor="serial").lower()
-        cases["serial"] = lambda B=serial: B @ x
-        cases["serial, adjoint"] = lambda B=serial: B.H @ y
-        for n in sorted({1, 2, cores, 2 * cores}):
-            B = plan(A, devices=n, executor="threads").lower()
-            cases[f"threads {n}"] = lambda B=B: B @ x
-            cases[f"threads {n}, adjoint"] = lambda B=B: B.H @ y
-        chosen = plan(A).lower()
-        cases["chosen by plan()"] = lambda B=chosen: B @ x
-        cases["the operator itself"] = lambda A=A: A @ x
-        found = medians(cases, repeats)
-        for case, seconds in found.items():
-            base = found["serial, adjoint" if case.endswith("adjoint") else "serial"]
-            print(f"  {name:16} {case:24} {seconds:9.4f}  {base / seconds:6.2f}x")
-
-
-def on_jax_devices(size: int, repeats: int) -> None:
-    """`shard_map` and a worker a device, on host devices that share the cores."""
-    try:
-        import jax
-    except ImportError:
-        print("jax is not installed: left out")
+def _print(name: str, label: str, outcomes: list[Any], reference: list[Any]) -> None:
+    if isinstance(outcomes[0], str):
+        print(f"  {name:9} {label:12} {outcomes[0][:100]}")
         return
-    print(f"JAX host devices, {size}^3 (seconds, ratio to one device)")
-    for name, A in operators(size).items():
-        cases: Cases = {}
-        for executor in ("shard_map", "threads"):
-            for n in (1, 2, 4):
-                p = plan(A, devices=list(jax.devices()[:n]), executor=executor)
-                B, x = p.lower(), p.domain_placement.put(A.domain.ones())
-                cases[f"{executor} {n}"] = lambda B=B, x=x: (B @ x).block_until_ready()
-        found = medians(cases, repeats)
-        for case, seconds in found.items():
-            base = found[f"{case.rsplit(' ', 1)[0]} 1"]
-            print(f"  {name:16} {case:24} {seconds:9.4f}  {base / seconds:6.2f}x")
+
+    def median(rows: list[Any], key: str) -> float:
+        return statistics.median(row[key] for row in rows)
+
+    seconds = median(outcomes, "seconds")
+    line = f"  {name:9} {label:12} {seconds:8.3f} s {median(reference, 'seconds') / seconds:5.2f}x"
+    line += f" {median(outcomes, 'processor'):8.3f} s"
+    moved, predicted = outcomes[0].get("bytes"), outcomes[0].get("bytes predicted")
+    if predicted is not None:
+        line += f"  moved {'' if moved is None else f'{moved:,} '}({predicted:,})"
+        peak = statistics.median(row["peak"] for row in outcomes)
+        line += f"  peak {peak / 1e6:,.1f} ({outcomes[0]['peak predicted'] / 1e6:,.1f}) MB"
+    print(line)
+
+
+class _Team:
+    """The processes of a case."""
+
+    def __init__(self, case: Case, size: int, folder: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(case.processes):
+            ours, theirs = context.Pipe()
+            own = replace(case, rank=rank)
+            process = context.Process(target=serve, args=(theirs, own, size, folder), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def ask(self, name: str) -> Any:
+        """One run: the slowest process's seconds, the sum of processor seconds and bytes."""
+        for pipe in self._pipes:
+            pipe.send(name)
+        answers = [pipe.recv() for pipe in self._pipes]
+        if any(isinstance(answer, str) for answer in answers):
+            return next(answer for answer in answers if isinstance(answer, str))
+        made = dict(answers[0])
+        for key, join in (("seconds", max), ("peak", max), ("processor", sum), ("bytes", sum)):
+            if key in made:
+                made[key] = join(answer[key] for answer in answers)
+        return made
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(None)
+            process.join(30)
 
 
 def weak(size: int, repeats: int) -> None:
@@ -145,14 +170,17 @@ def projected(size: int) -> None:
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--size", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--executors", nargs="+", default=["serial", "threads", "shard_map", "torch"]
+    )
     given = parser.parse_args()
-    # JAX reads it once, when its back end starts.
-    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-    scaling(given.size, given.repeats)
-    weak(given.size, given.repeats)
-    on_jax_devices(given.size, given.repeats)
+    counts = {"serial": {1}, "threads": {1, 2, pool.workers()}, "shard_map": {2, 4}, "torch": {2}}
+    cases = [Case(name, n) for name in given.executors for n in sorted(counts[name])]
+    for size in given.size:
+        executors(size, given.repeats, cases)
+    weak(min(given.size), given.repeats)
     overhead(given.repeats)
     projected(512)
 
