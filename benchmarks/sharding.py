@@ -44,9 +44,7 @@ def medians(cases: Cases, repeats: int) -> dict[str, float]:
 def executors(size: int, repeats: int, cases: list[Case]) -> None:
     """Strong scaling of every executor: forward, adjoint, gram and a pass of VCD, interleaved."""
     print(f"cone projector {size}^3, {size // 2} views, {os.cpu_count()} cores")
-    print(
-        "seconds, ratio to serial, processor seconds, bytes moved, peak beyond the input (predicted)"
-    )
+    print("seconds, ratio to serial, processor seconds, bytes and peak (predicted)")
     with tempfile.TemporaryDirectory() as folder:
         teams = {str(case): _Team(case, size, folder) for case in cases}
         found: dict[tuple[str, str], list[Any]] = {}

@@ -6,6 +6,7 @@ import compositions
 import numpy as np
 import pytest
 
+import geometries as ct
 import linops as lo
 import solvers
 from sharding import plan
@@ -45,6 +46,30 @@ def test_other_solvers(solve) -> None:
     wanted = solve(A, y).solution
     for n in (2, 3):
         got = solve(plan(A, devices=n, partition="view").lower(), y).solution
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
+
+
+def test_the_order_of_views_does_not_matter() -> None:
+    """Views permuted with their parameters: data permuted, adjoint and solution as before."""
+    angles = np.linspace(0, 2 * np.pi, 7, endpoint=False)
+    order = np.random.default_rng(1).permutation(7)
+    A, P = (
+        ct.Projector(
+            ct.ConeBeam(each, ct.Detector((8, 32)), 64.0, 128.0), ct.Grid((7, 32, 32), 0.5),
+            precision="float64",
+        )
+        for each in (angles, angles[order])
+    )  # fmt: skip
+    x = A.domain.random(0)
+    y = A @ x
+    for partition in ("view", {"view": 2, "z": 2}):
+        devices = 3 if partition == "view" else 4
+        B = plan(P, devices=devices, partition=partition).lower()
+        near = {"rtol": 0, "atol": 1e-10 * np.abs(y).max()}
+        np.testing.assert_allclose(B @ x, y[order], **near)
+        np.testing.assert_allclose(B.H @ y[order], A.H @ y, rtol=1e-10, atol=1e-9)
+        got = solvers.cgls(B, y[order], iterations=5, damp=3.0).solution
+        wanted = solvers.cgls(A, y, iterations=5, damp=3.0).solution
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
 
 

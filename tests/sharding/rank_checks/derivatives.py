@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import Partial, Replicate
 
+import geometries as ct
 import linops as lo
 from linops.errors import PlacementError
 from rank_checks.register import assert_close, check, plan, projector, raises, scans
@@ -129,6 +130,27 @@ def losses_of_local_parts_count_copies(rank: int, world: int) -> None:
         adding = [Partial() if isinstance(s, Replicate) else s for s in Q.sharding]
         ((B @ X).to_local(grad_placements=adding) ** 2).sum().div(for_projections).backward()
         assert_close(X.grad, 2 * (A.H @ (A @ x)))
+
+
+@check
+def angles_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
+    """P52: geometry gradients arrive summed over all ranks."""
+    given = np.linspace(0, np.pi, 5, endpoint=False) + 0.1
+    x = np.random.default_rng(0).random((5, 4))
+
+    def scanned(angles: Any) -> lo.LinearOperator:
+        beam = ct.ParallelBeam(angles, ct.Detector(7, pitch=1.5))
+        return ct.Projector(beam, ct.Grid((5, 4)), precision="float64")
+
+    alone = torch.tensor(given, requires_grad=True)
+    (scanned(alone)(torch.from_numpy(x)) ** 2).sum().backward()
+    angles = torch.tensor(given, requires_grad=True)
+    B = plan(scanned(angles), partition="view" if world % 2 else "y").lower()
+    X = B.domain.put(x).requires_grad_()
+    ((B @ X) ** 2).sum().backward()
+    assert_close(angles.grad, alone.grad)
+    A = scanned(given)
+    assert_close(X.grad, 2 * (A.H @ (A @ x)))
 
 
 @check
