@@ -15,16 +15,19 @@ from typing import Any, NoReturn, TypeVar
 from linops.errors import PlacementError
 from sharding.devices import world
 
-__all__ = ["gather_rows", "made_together", "refuse", "settle"]
+__all__ = ["WORDS", "gather_rows", "made_together", "refuse", "settle"]
 
 T = TypeVar("T")
-Words = tuple[int, int]
+Words = tuple[int, ...]
+
+WORDS = 16
+"""How many integers travel with an agreement."""
 
 _MESSAGE = 480
 _count = 0
 
 
-def settle(text: str, error: Exception | None = None, words: Words = (0, 0)) -> list[Words]:
+def settle(text: str, error: Exception | None = None, words: Words = ()) -> list[Words]:
     """Go on where all ranks say the same `text` and none has an error.
 
     Parameters
@@ -34,7 +37,7 @@ def settle(text: str, error: Exception | None = None, words: Words = (0, 0)) -> 
     error
         Why this rank cannot.
     words
-        Two integers to hand round.
+        Integers to hand round, at most `WORDS`.
 
     Returns
     -------
@@ -48,10 +51,12 @@ def settle(text: str, error: Exception | None = None, words: Words = (0, 0)) -> 
         Where texts differ a `PlacementError` that lists them.
     """
     digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-    table = _gathered([0 if error is None else 1, digest, *words])
+    # Of one size whatever is handed round: ranks that want different things meet here too.
+    row = [*words, *(0,) * (WORDS - len(words))]
+    table = _gathered([0 if error is None else 1, digest, *row])
     failed = [rank for rank, row in enumerate(table) if row[0]]
     if not failed and len({row[1] for row in table}) == 1:
-        return [(row[2], row[3]) for row in table]
+        return [tuple(row[2 : 2 + len(words)]) for row in table]
     said = text if error is None else f"{type(error).__name__}: {error}"
     messages = _messages(said)
     if error is not None:

@@ -58,8 +58,8 @@ def planned_together(make: Callable[[float | None], Plan], options: str) -> Plan
         What was asked for, to be equal on all ranks.
     """
     free = host_memory(world())
-    words = agreement.settle(f"plan with {options}", None, (int(free or -1), 0))
-    known = [float(word) for word, _ in words if word >= 0]
+    words = agreement.settle(f"plan with {options}", None, (int(free or -1),))
+    known = [float(word) for (word,) in words if word >= 0]
     limit = min(known) if len(known) == len(words) else None
 
     def described(plan: Plan) -> str:

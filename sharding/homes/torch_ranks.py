@@ -15,7 +15,6 @@ import numpy as np
 
 from linops import arrays
 from linops.errors import PlacementError
-from linops.reductions import dot
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
 from sharding.ranks import Ranks, device_of, ranks_of
@@ -109,31 +108,10 @@ class RankMemory:
         )
 
     def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
-        """One exchange each."""
-        return [self._dot(*term, host) for term in terms]
+        """Several inner products, by one exchange where they can."""
+        from sharding.homes.torch_reductions import dots
 
-    def _dot(self, placement: Placement, a: Any, b: Any, ndim: int, host: bool) -> Any:
-        """Local sums, added over the mesh axes that cut, in the order of ranks; copies count once.
-
-        Without batch axes and without a graph the sums travel with the ranks' agreement: one
-        exchange.
-        """
-        a, b = (placement.put(part) for part in (a, b))
-        ranks = ranks_of(_mesh(placement))
-        text = f"inner product {tuple(a.shape)} {a.dtype} {b.dtype} on {placement}"
-        if recording(a) or recording(b):
-            agreement.settle(text)
-            left, right = (opened(placement, ranks, part) for part in (a, b))
-            value = _summed(placement, ranks, dot(left, right, ndim, False))
-            return _scalar(ranks, value)
-        value = dot(a.to_local(), b.to_local(), ndim, True)
-        if not arrays.is_array(value):
-            total = _travelled(placement, ranks, value, text)
-            if host:
-                return total
-            return arrays.convert(np.asarray(total), a.to_local())
-        agreement.settle(text)
-        return _summed(placement, ranks, value)
+        return dots([(p, p.put(a), p.put(b), ndim) for p, a, b, ndim in terms], host, ordered)
 
     def forbid(self, x: Any) -> None:
         """Raise for a DTensor within `torch.func`."""
@@ -252,47 +230,6 @@ def _local_shape(placement: Placement, ranks: Ranks, shape: tuple[int, ...]) -> 
     for axis, (lo, hi) in placement.ranges(ranks.position).items():
         local[placement.position(axis, len(shape))] = hi - lo
     return tuple(local)
-
-
-def _summed(placement: Placement, ranks: Ranks, value: Any) -> Any:
-    for line, axis in zip(ranks.lines, placement.axes, strict=True):
-        if axis is not None:
-            value = (
-                apply_pair(value, line.all_reduce, line.all_reduce)
-                if recording(value)
-                else line.all_reduce(value)
-            )
-    return value
-
-
-def _scalar(ranks: Ranks, value: Any) -> Any:
-    """A number that all ranks have, as a DTensor with derivatives."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    whole = (Replicate(),) * len(ranks.lines)
-
-    def wrap(value: Any) -> Any:
-        return DTensor.from_local(value, ranks.device_mesh, whole, run_check=False)
-
-    def keep(g: Any) -> Any:
-        if arrays.is_distributed(g):
-            g = g.redistribute(placements=whole).to_local()
-        return g if not any(ranks.at) else g.new_zeros(g.shape)
-
-    return apply_pair(value, wrap, keep)
-
-
-def _travelled(placement: Placement, ranks: Ranks, value: Any, text: str) -> Any:
-    """The sum of one number a rank, sent as two words of the agreement."""
-    pair = np.asarray([value.real, value.imag], np.float64).view(np.int64)
-    words = agreement.settle(text, None, (int(pair[0]), int(pair[1])))
-    total = np.complex128(0)
-    for device, at in zip(placement.devices, _mesh(placement).coordinates, strict=True):
-        if any(at[m] for m, axis in enumerate(placement.axes) if axis is None):
-            continue  # a copy
-        row = np.asarray(words[device.number], np.int64).view(np.float64)
-        total = total + complex(row[0], row[1])
-    return complex(total) if isinstance(value, complex) else float(total.real)
 
 
 def _size(shape: tuple[int, ...]) -> Any:

@@ -142,6 +142,44 @@ def inner_products_count_every_entry_once(rank: int, world: int) -> None:
 
 
 @check
+def ordered_inner_products_know_no_ranks(rank: int, world: int) -> None:
+    """H38: in deterministic plans the bits of a sum by halves, whoever has which planes."""
+    space = lo.Space((5, 3, 4), "float64", ("z", "y", "x"))
+    z = plan(lo.Identity(space), partition="z", deterministic=True).lower().domain
+    y = plan(lo.Identity(space), partition="y", deterministic=True).lower().domain
+    a, b = space.random(1), space.random(2)
+    for placed, axis in ((z, 0), (y, 1)):
+        planes = np.moveaxis(a * b, axis, 0).reshape(space.shape[axis], -1)
+        wanted = halves(halves(planes))
+        assert placed.inner(placed.put(a), placed.put(b)) == wanted
+        several = np.stack([a, b, a])
+        got = placed.inner(placed.put(several), placed.put(np.stack([b, b, a])))
+        assert got[0] == wanted
+        assert tuple(got.shape) == (3,)
+    turned = a + 1j * b
+    wide = lo.Space(space.shape, "complex128", space.axes)
+    w = plan(lo.Identity(wide), partition="z", deterministic=True).lower().domain
+    assert abs(w.inner(w.put(turned), w.put(b + 0j)) - np.vdot(turned, b)) < 1e-12
+    # Several go together, more than fit in one exchange too.
+    pairs = [(z, z.put(a), z.put(b))] * 3 + [(z, z.put(b), z.put(b))] * 9
+    loose = plan(lo.Identity(space), partition="z").lower().domain
+    for values in (inners(*pairs), inners(*[(loose, p, q) for _, p, q in pairs])):
+        wanted_all = [np.vdot(a, b)] * 3 + [np.vdot(b, b)] * 9
+        np.testing.assert_allclose([float(v) for v in values], wanted_all, rtol=1e-13)
+    with counting(world, agreements=True) as sent:
+        inners(*[(loose, p, q) for _, p, q in pairs[:6]])
+    assert len(sent) == (1 if world > 1 else 0)
+
+
+def halves(x: np.ndarray) -> np.ndarray:
+    """Sums over the last axis by halves, as the ranks make them."""
+    while x.shape[-1] > 1:
+        n = x.shape[-1] // 2
+        x = np.concatenate([x[..., :n] + x[..., n : 2 * n], x[..., 2 * n :]], axis=-1)
+    return x[..., 0]
+
+
+@check
 def bytes_on_the_wire_are_those_of_the_plan(rank: int, world: int) -> None:
     A = projector((5, 4), 5)
     S = lo.Convolve(line_space(7), np.ones((5, 1)), boundary="periodic")
@@ -162,13 +200,13 @@ def bytes_on_the_wire_are_those_of_the_plan(rank: int, world: int) -> None:
 
 
 @contextlib.contextmanager
-def counting(world: int) -> Iterator[list[int]]:
-    """The bytes that this rank sends to others, without the agreements of fixed size."""
+def counting(world: int, agreements: bool = False) -> Iterator[list[int]]:
+    """The bytes of each exchange of this rank, without the agreements of fixed size."""
     sent: list[int] = []
     gather, exchange, post = agreement.gather_rows, dist.all_to_all_single, dist.batch_isend_irecv
 
     def counted_gather(out: Any, rows: Any, group: Any = None) -> None:
-        if group is not None:
+        if agreements or group is not None:
             sent.append(rows.nbytes * (world - 1))
         gather(out, rows, group)
 

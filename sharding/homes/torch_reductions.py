@@ -1,0 +1,188 @@
+"""Inner products of DTensors: sums of all ranks in the order of ranks, copies counted once.
+
+Numbers without batch axes and without a graph travel with the agreement of the ranks, several in
+one exchange. In order (deterministic plans) the planes of the cut axes are summed one by one, each
+by halves, and the planes in the order of the whole axis: the number of ranks changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from linops import arrays
+from linops.reductions import dot
+from linops.transforms.torch_function import apply_pair, recording
+from sharding import agreement
+from sharding.homes import Term
+from sharding.homes.torch_ranks import opened
+from sharding.placement import Placement
+from sharding.ranks import Ranks, ranks_of
+from sharding.states import share_of
+
+__all__ = ["dots"]
+
+_TOGETHER = agreement.WORDS // 2
+
+
+def dots(terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
+    """The inner products of placed operands `(placement, a, b, axes)`.
+
+    Parameters
+    ----------
+    terms
+        All on one mesh.
+    host
+        Whether numbers without batch axes are Python numbers; else 0-d tensors, the same on every
+        rank.
+    ordered
+        Whether results are to be the same bits on any number of ranks. Where a derivative is
+        recorded they are sums in the order of ranks all the same.
+    """
+    free = [k for k, term in enumerate(terms) if not any(map(recording, term[1:3]))]
+    # A batch of numbers has a size of its own: it goes by itself.
+    single = [k for k in free if not ordered and terms[k][1].ndim == terms[k][3]]
+    found: list[Any] = [None] * len(terms)
+    for start in range(0, len(single), _TOGETHER):
+        group = single[start : start + _TOGETHER]
+        for k, value in zip(group, _travelled([terms[k] for k in group]), strict=True):
+            found[k] = value
+    for k, (placement, a, b, ndim) in enumerate(terms):
+        if k in single:
+            continue
+        ranks = _ranks(placement)
+        agreement.settle(_text(terms[k]))
+        if k not in free:
+            left, right = (opened(placement, ranks, part) for part in (a, b))
+            found[k] = _scalar(ranks, _summed(placement, ranks, dot(left, right, ndim, False)))
+        elif ordered:
+            found[k] = _in_order(placement, ranks, a.to_local(), b.to_local(), ndim)
+        else:
+            found[k] = _summed(placement, ranks, dot(a.to_local(), b.to_local(), ndim, False))
+    return [_given(value, term[1], host) for value, term in zip(found, terms, strict=True)]
+
+
+def _travelled(terms: Sequence[Term]) -> list[Any]:
+    """Numbers, one a rank and term, sent as two words each with the agreement."""
+    values = [dot(a.to_local(), b.to_local(), ndim, True) for _, a, b, ndim in terms]
+    pairs = np.asarray([(v.real, v.imag) for v in values], np.float64).view(np.int64)
+    words = agreement.settle(
+        "; ".join(map(_text, terms)), None, tuple(int(word) for word in pairs.ravel())
+    )
+    rows = [np.asarray(row, np.int64).view(np.float64).reshape(-1, 2) for row in words]
+    found: list[Any] = []
+    for k, (value, (placement, *_)) in enumerate(zip(values, terms, strict=True)):
+        total = np.complex128(0)
+        for device, at in zip(placement.devices, _mesh(placement).coordinates, strict=True):
+            if any(at[m] for m, axis in enumerate(placement.axes) if axis is None):
+                continue  # a copy
+            total = total + complex(*rows[device.number][k])
+        found.append(complex(total) if isinstance(value, complex) else float(total.real))
+    return found
+
+
+def _in_order(placement: Placement, ranks: Ranks, a: Any, b: Any, ndim: int) -> Any:
+    """One inner product, plane by plane; one value for each member of a batch."""
+    import torch
+
+    batch = a.ndim - ndim
+    kind = torch.complex128 if a.is_complex() else torch.float64
+    product = a.to(kind).conj() * b.to(kind)
+    cut = sorted(axis for axis in placement.axes if axis is not None)
+    # Copies are summed as if their first axis were cut: so it may be on other ranks.
+    axes = [batch + placement.position(axis, ndim) for axis in cut] or [batch][:ndim]
+    planes = product.movedim(axes, list(range(batch, batch + len(axes))))
+    sums = _by_halves(planes.reshape(*planes.shape[: batch + len(axes)], -1))
+    if cut:
+        sums = _joined(placement, ranks, sums, cut, batch)
+    return _by_halves(sums.reshape(*sums.shape[:batch], -1))
+
+
+def _joined(placement: Placement, ranks: Ranks, sums: Any, cut: list[int], batch: int) -> Any:
+    """The sums of all planes, in the order of the array."""
+    import torch
+    import torch.distributed as dist
+
+    sizes = dict(zip(placement.axes, placement.real_sizes, strict=True))
+    parts = dict(zip(placement.axes, _mesh(placement).shape, strict=True))
+    lead = tuple(sums.shape)[:batch]
+    shares = [share_of(sizes[axis], parts[axis]) for axis in cut]  # type: ignore[arg-type]
+    row = sums.new_zeros((*lead, *shares))
+    row[(..., *(slice(n) for n in sums.shape[batch:]))] = sums
+    wire = torch.view_as_real(row) if row.is_complex() else row
+    out = wire.new_empty((ranks.mesh.size * wire.numel(),))
+    if out.numel():
+        agreement.gather_rows(out, wire.contiguous().reshape(-1), dist.group.WORLD)
+    rows = out.reshape(ranks.mesh.size, *wire.shape)
+    rows = torch.view_as_complex(rows) if row.is_complex() else rows
+    table = row.new_zeros((*lead, *(sizes[axis] for axis in cut)))
+    for number in range(ranks.mesh.size):
+        ranges = [placement.ranges(number)[axis] for axis in cut]
+        own = tuple(slice(0, hi - lo) for lo, hi in ranges)
+        table[(..., *(slice(lo, hi) for lo, hi in ranges))] = rows[number][(..., *own)]
+    return table
+
+
+def _by_halves(x: Any) -> Any:
+    """Sums over the last axis, whose order its length alone decides."""
+    import torch
+
+    if not x.shape[-1]:
+        return x.new_zeros(x.shape[:-1])
+    while x.shape[-1] > 1:
+        n = x.shape[-1]
+        low, high = x[..., : n // 2], x[..., n // 2 : 2 * (n // 2)]
+        x = torch.cat([low + high, x[..., 2 * (n // 2) :]], dim=-1)
+    return x[..., 0]
+
+
+def _given(value: Any, like: Any, host: bool) -> Any:
+    if not arrays.is_array(value):
+        return value if host else arrays.convert(np.asarray(value), like.to_local())
+    if host and not value.ndim and not recording(value) and not arrays.is_distributed(value):
+        return value.item()
+    return value
+
+
+def _summed(placement: Placement, ranks: Ranks, value: Any) -> Any:
+    for line, axis in zip(ranks.lines, placement.axes, strict=True):
+        if axis is not None:
+            value = (
+                apply_pair(value, line.all_reduce, line.all_reduce)
+                if recording(value)
+                else line.all_reduce(value)
+            )
+    return value
+
+
+def _scalar(ranks: Ranks, value: Any) -> Any:
+    """A number that all ranks have, as a DTensor with derivatives."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    whole = (Replicate(),) * len(ranks.lines)
+
+    def wrap(value: Any) -> Any:
+        return DTensor.from_local(value, ranks.device_mesh, whole, run_check=False)
+
+    def keep(g: Any) -> Any:
+        if arrays.is_distributed(g):
+            g = g.redistribute(placements=whole).to_local()
+        return g if not any(ranks.at) else g.new_zeros(g.shape)
+
+    return apply_pair(value, wrap, keep)
+
+
+def _text(term: Term) -> str:
+    placement, a, b, _ = term
+    return f"inner product {tuple(a.shape)} {a.dtype} {b.dtype} on {placement}"
+
+
+def _ranks(placement: Placement) -> Ranks:
+    return ranks_of(_mesh(placement))
+
+
+def _mesh(placement: Placement) -> Any:
+    assert placement.mesh is not None
+    return placement.mesh
