@@ -1,8 +1,8 @@
 """Inner products of DTensors: sums of all ranks in the order of ranks, copies counted once.
 
 Numbers without batch axes and without a graph travel with the agreement of the ranks, several in
-one exchange. In order (deterministic plans) the planes of the cut axes are summed one by one, each
-by halves, and the planes in the order of the whole axis: the number of ranks changes no bit.
+one exchange. In order (deterministic plans) every axis is summed by halves, the last one first,
+across ranks as within one: their number changes no bit.
 """
 
 from __future__ import annotations
@@ -84,44 +84,52 @@ def _travelled(terms: Sequence[Term]) -> list[Any]:
 
 
 def _in_order(placement: Placement, ranks: Ranks, a: Any, b: Any, ndim: int) -> Any:
-    """One inner product, plane by plane; one value for each member of a batch."""
+    """One inner product, axis by axis from the last; one value for each member of a batch."""
     import torch
 
     batch = a.ndim - ndim
     kind = torch.complex128 if a.is_complex() else torch.float64
-    product = a.to(kind).conj() * b.to(kind)
-    cut = sorted(axis for axis in placement.axes if axis is not None)
-    # Copies are summed as if their first axis were cut: so it may be on other ranks.
-    axes = [batch + placement.position(axis, ndim) for axis in cut] or [batch][:ndim]
-    planes = product.movedim(axes, list(range(batch, batch + len(axes))))
-    sums = _by_halves(planes.reshape(*planes.shape[: batch + len(axes)], -1))
+    sums = a.to(kind).conj() * b.to(kind)
+    cut = {
+        placement.position(axis, ndim): n
+        for axis, n in zip(placement.axes, _mesh(placement).shape, strict=True)
+        if axis is not None and n > 1
+    }
+    while sums.ndim > batch and (not cut or sums.ndim - batch > max(cut) + 1):
+        sums = _by_halves(sums)
     if cut:
         sums = _joined(placement, ranks, sums, cut, batch)
-    return _by_halves(sums.reshape(*sums.shape[:batch], -1))
+    while sums.ndim > batch:
+        sums = _by_halves(sums)
+    return sums
 
 
-def _joined(placement: Placement, ranks: Ranks, sums: Any, cut: list[int], batch: int) -> Any:
-    """The sums of all planes, in the order of the array."""
+def _joined(placement: Placement, ranks: Ranks, sums: Any, cut: dict[int, int], batch: int) -> Any:
+    """The whole array of sums, from the shares of all ranks along the axes `cut`."""
     import torch
     import torch.distributed as dist
 
+    local, whole = list(sums.shape), list(sums.shape)
     sizes = dict(zip(placement.axes, placement.real_sizes, strict=True))
-    parts = dict(zip(placement.axes, _mesh(placement).shape, strict=True))
-    lead = tuple(sums.shape)[:batch]
-    shares = [share_of(sizes[axis], parts[axis]) for axis in cut]  # type: ignore[arg-type]
-    row = sums.new_zeros((*lead, *shares))
-    row[(..., *(slice(n) for n in sums.shape[batch:]))] = sums
+    for axis, n in cut.items():
+        size = sizes[axis]
+        assert size is not None
+        whole[batch + axis] = size
+        local[batch + axis] = share_of(size, n)
+    row = sums.new_zeros(local)
+    row[tuple(map(slice, sums.shape))] = sums
     wire = torch.view_as_real(row) if row.is_complex() else row
     out = wire.new_empty((ranks.mesh.size * wire.numel(),))
     if out.numel():
         agreement.gather_rows(out, wire.contiguous().reshape(-1), dist.group.WORLD)
     rows = out.reshape(ranks.mesh.size, *wire.shape)
     rows = torch.view_as_complex(rows) if row.is_complex() else rows
-    table = row.new_zeros((*lead, *(sizes[axis] for axis in cut)))
+    table = row.new_zeros(whole)
     for number in range(ranks.mesh.size):
-        ranges = [placement.ranges(number)[axis] for axis in cut]
-        own = tuple(slice(0, hi - lo) for lo, hi in ranges)
-        table[(..., *(slice(lo, hi) for lo, hi in ranges))] = rows[number][(..., *own)]
+        there, own = [slice(None)] * table.ndim, [slice(None)] * table.ndim
+        for axis, (lo, hi) in placement.ranges(number).items():
+            there[batch + axis], own[batch + axis] = slice(lo, hi), slice(0, hi - lo)
+        table[tuple(there)] = rows[number][tuple(own)]
     return table
 
 

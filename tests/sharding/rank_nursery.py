@@ -82,7 +82,7 @@ def _forked(rank: int, world: int, folder: Path) -> int:
 
 
 def _rank(rank: int, world: int, folder: Path) -> int:
-    _start(rank, world, folder / "group", seconds=20)
+    _start(rank, world, folder / "group", seconds=60)
     found: dict[str, str] = {}
     spent: dict[str, float] = {}
     for name, check in CHECKS.items():
