@@ -1,12 +1,16 @@
 """Time of the compiled 3-D projection kernels: aligned parallel, cone by columns, any frames.
 
-Run as ``python benchmarks/volumes.py [--size 128] [--precision fast float64] [--repeat 5]``; prints
-its configuration and, for each kernel, the median of forward and adjoint and their ratio.
+Run as ``python -m benchmarks.volumes [--size 128] [--precision fast float64] [--repeat 5]``; prints
+its configuration and, for each kernel, the median of forward and adjoint and their ratio. With
+``--memory`` it prints instead the peak of the resident set of a fresh process beside arguments and
+results, at ``--size 256`` for the scan of 256 views.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -25,8 +29,12 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["fast"])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--oblique", action="store_true", help="the general kernel too (slow)")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     options = parser.parse_args()
     n = options.size
+    if options.memory:
+        memory(n)
+        return
     print(f"grid {n}^3, {n} views, {pool.workers()} threads, median of {options.repeat}")
     cases = [
         ("aligned parallel", aligned, parallel_scan(n)),
@@ -55,6 +63,45 @@ def main() -> None:
                 f"{name:18} {precision:8} detector {scan.shape}: forward {ahead:.4f} s, "
                 f"adjoint {behind:.4f} s ({behind / ahead:.2f}), first call {once:.2f} s"
             )
+
+
+_MEASURE = """
+import resource
+import numpy as np
+from benchmarks import volumes
+from geometries.kernels.{kernel} import kernel
+kind = volumes.{scan}_scan
+def arrays(scan):
+    cells, rays = scan.grid_shape, (scan.views, scan.shape[1], scan.shape[0])
+    return np.ones((1, *cells), np.float32), np.ones((1, *rays), np.float32)
+small, scan = kind(8), kind({n})
+volume, data = arrays(small)
+kernel.forward(small, volume, data)
+kernel.adjoint(small, data, volume)
+volume, data = arrays(scan)
+calls = lambda: kernel.forward(scan, volume, data), lambda: kernel.adjoint(scan, data, volume)
+for call in calls:
+    with open("/proc/self/statm") as status:
+        before = int(status.read().split()[1]) * resource.getpagesize()
+    call()
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print((peak - before) / 2**20)
+"""
+
+
+def memory(n: int) -> None:
+    """Peak of the resident set over a call, arguments and results in memory before."""
+    for kernel, scan in (("aligned", "parallel"), ("columns", "parallel"), ("columns", "cone")):
+        code = _MEASURE.format(kernel=kernel, scan=scan, n=n)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        ahead, behind = (float(word) for word in done.stdout.split())
+        print(
+            f"{kernel}, {scan}: grid {n}^3, {n} views, {pool.workers()} threads: "
+            f"forward {ahead:.1f} MiB, adjoint {behind:.1f} MiB",
+            flush=True,
+        )
 
 
 def parallel_scan(n: int) -> VolumeScan:

@@ -180,6 +180,7 @@ class _Aligned(VolumeKernel):
     gram_tile = staticmethod(_adjoint)
     forward_subset = staticmethod(_forward_subset)
     adjoint_subset = staticmethod(_adjoint_subset)
+    kept = 1 << 23
 
     def _shift(self, scan: VolumeScan) -> int:
         shift = aligned_shift(scan)

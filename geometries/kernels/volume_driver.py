@@ -87,6 +87,8 @@ class VolumeKernel(ABC):
     adjoint_tile, gram_tile : of (B, view, column, row) into a cut that `_adjoint_cuts` made.
     forward_subset, adjoint_subset : the same for (B, n, z) at `Part.positions`; None where a model
         has none.
+    kept : bytes of volumes that are projected together, where a walk costs less than to read them
+        from memory again for every view; None for the whole batch.
     """
 
     forward_tile: ClassVar[Any]
@@ -94,6 +96,7 @@ class VolumeKernel(ABC):
     gram_tile: ClassVar[Any]
     forward_subset: ClassVar[Any] = None
     adjoint_subset: ClassVar[Any] = None
+    kept: ClassVar[int | None] = None
 
     def forward(
         self,
@@ -115,9 +118,13 @@ class VolumeKernel(ABC):
         first = (first_column, first_row)
         part = self._part(scan, numbers, volume.shape[1:], first_cell, first, out.shape[3], fresh)
         table, work = self._table(scan), _WORK.get(precision, _EXACT)
+        share = len(out)
+        if self.kept is not None and share:
+            share = max(1, self.kept // max(1, volume.nbytes // share))
         for some in _blocks(scan, part):
             cuts = self._forward_cuts(_owned(scan, some), out, work)
-            _run(self.forward_tile, table, some, volume, out, cuts, work)
+            for b, c in blocks(len(out), share):
+                _run(self.forward_tile, table, some, volume[b:c], out[b:c], cuts, work)
 
     def adjoint(
         self,

@@ -78,6 +78,15 @@ def test_a_scan_that_is_not_aligned_is_refused():
         run_forward(aligned, scan, np.zeros((1, 6, 7, 5)))
 
 
+def test_a_batch_in_shares_is_the_batch(monkeypatch):
+    scan = SCANS["same"]
+    x = np.random.default_rng(0).random((3, *scan.grid_shape[1:], scan.grid_shape[0]))
+    whole = run_forward(aligned, scan, x)
+    for most in (0, 2 * x[0].nbytes):
+        monkeypatch.setattr(type(aligned), "kept", most)
+        np.testing.assert_array_equal(run_forward(aligned, scan, x), whole)
+
+
 def test_right_angles_are_sums_of_rows_and_columns():
     grid = {"grid_shape": (3, 16, 16), "spacing": (1.0, 1.0, 1.0)}
     scan = parallel(np.arange(4) * np.pi / 2, (3, 16), (1.0, 1.0), **grid)
