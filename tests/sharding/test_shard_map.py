@@ -19,6 +19,7 @@ import geometries as ct
 import linops as lo
 from linops import arrays
 from linops import functionals as fn
+from linops.errors import PlacementError
 from linops.testing import dot_test
 from sharding import plan
 from sharding.executors import shard_map
@@ -176,6 +177,16 @@ def test_gradients_in_the_weights() -> None:
         return jnp.vdot(jnp.asarray(x), G @ jnp.asarray(x))
 
     assert_close(jax.grad(value)(jnp.asarray(w)), y**2, 1e-11)
+    # A lowered operator as an argument: its arrays have one entry a device in front.
+    G = _lowered(A.H @ lo.Diagonal(w, A.codomain) @ A, 3, "view")
+    placed = G.domain.put(x)
+    slope = jax.grad(lambda G: jnp.vdot(placed, G @ placed), allow_int=True)(G)
+    (found,) = (d for d in jax.tree_util.tree_leaves(slope) if d.dtype == np.float64)
+    shares = np.asarray(found).reshape(-1, *A.codomain.shape[1:])
+    assert_close(shares[: len(y)], y**2, 1e-11)
+    assert not shares[len(y) :].any()
+    with pytest.raises(PlacementError, match="make its gram, columns"):
+        jax.jit(lambda G: G.gram() @ placed)(G)
 
 
 # --- functionals and derivatives ------------------------------------------------------------------
