@@ -8,12 +8,12 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
+from solvers.compiled import LONGEST, noted
 from solvers.controls import non_negative
 from solvers.elements import (
     add_scaled,
     chosen,
     first,
-    noted,
     products,
     ratio,
     subtract,
@@ -24,7 +24,7 @@ from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
 
 __all__ = ["cgls"]
 
-_REFRESH = 50
+_REFRESH = LONGEST
 
 
 @no_graph()

@@ -28,7 +28,6 @@ __all__ = [
     "first",
     "hand_out",
     "handed_back",
-    "noted",
     "products",
     "ratio",
     "require_finite",
@@ -163,12 +162,6 @@ def chosen(condition: Array, new: Any, old: Any) -> Any:
         return xp.where(xp.reshape(mask, mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
     return each(part, new, old)
-
-
-def noted(history: Array, k: Any, value: Array) -> Array:
-    """A history with `value` at place `k`."""
-    xp = arrays.namespace(history)
-    return chosen(xp.arange(history.shape[0]) == k, xp.broadcast_to(value, history.shape), history)
 
 
 def ratio(above: Array, below: Array, where: Array) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
+from solvers.compiled import LONGEST, steps
 from solvers.controls import bounds_pair, positive
 from solvers.elements import (
     admit,
@@ -15,18 +16,14 @@ from solvers.elements import (
     clipped,
     each,
     first,
-    noted,
     products,
     subtract,
-    sums,
     zeros,
 )
 from solvers.loop import Run, no_graph
 from solvers.result import SolverResult
 
 __all__ = ["sirt"]
-
-_LONGEST = 50
 
 
 @no_graph()
@@ -138,7 +135,7 @@ def sirt(
     while run.going:
         if several is not None:
             x, r, made, history = several(
-                A, x, r, run.y, R, C, run.ahead(_LONGEST), run.active, run.bound, low, high
+                A, x, r, run.y, R, C, run.ahead(LONGEST), run.active, run.bound, low, high
             )
             for rr in np.asarray(history, np.float64)[: int(made)]:
                 run.completed(np.sqrt(rr), x, lambda: {"x": x})
@@ -173,25 +170,12 @@ def _several(
     low: Any,
     high: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """At most `count` iterations as one loop: x, r, how many were made, and |r|^2 after each.
-
-    It ends after one with which a member converges.
-    """
-    xp = arrays.namespace(first(y))
-
-    def body(k: Any, carried: Any) -> Any:
-        x, r, _, history, _ = carried
-        x, r = _moved(A, x, r, y, R, C, active, low, high)
-        (rr,) = sums((A.codomain, r, r))
-        ends = xp.any(active & (xp.sqrt(rr) <= bound))
-        return A.domain.pinned(x), A.codomain.pinned(r), k + 1, noted(history, k, rr), ends
-
-    (start,) = sums((A.codomain, r, r))
-    history = xp.zeros((_LONGEST, *start.shape), dtype=start.dtype)
-    x, r, made, history, _ = arrays.loop(
-        count, body, (x, r, 0, history, xp.asarray(False)), going=lambda carried: ~carried[-1]
-    )
-    return x, r, made, history
+    """At most `count` iterations as one loop: x, r, how many were made, and |r|^2 after each."""
+    found, made, history = steps(
+        A, lambda _, state: _moved(A, *state, y, R, C, active, low, high), (x, r), count, active,
+        bound,
+    )  # fmt: skip
+    return (*found, made, history)
 
 
 def _times(weights: Any, x: Any) -> Any:

@@ -18,16 +18,15 @@ from linops import arrays
 from linops.functionals import TotalVariation
 from linops.operator import LinearOperator
 from linops.space import Space
+from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative, positive
 from solvers.elements import (
     add_scaled,
     admit,
     chosen,
-    noted,
     products,
     require_finite,
     subtract,
-    sums,
 )
 from solvers.loop import Run, no_graph
 from solvers.pdhg import primal_dual
@@ -36,7 +35,6 @@ from solvers.result import SolverResult
 __all__ = ["tv"]
 
 _EPS = 1e-6
-_LONGEST = 50
 
 
 @no_graph()
@@ -157,8 +155,8 @@ def _adam(
     state = x, m, v, r
     while run.going:
         # The bias corrections of the iterations to come.
-        count = 1 if several is None else run.ahead(_LONGEST)
-        ks = run.iteration + 1 + np.arange(_LONGEST if several is not None else 1)
+        count = 1 if several is None else run.ahead(LONGEST)
+        ks = run.iteration + 1 + np.arange(LONGEST if several is not None else 1)
         rates, corrections = learning_rate / (1 - 0.9**ks), 1 - 0.999**ks
         if several is None:
             state = _moved(terms, state, float(rates[0]), float(corrections[0]), run.active)
@@ -201,25 +199,11 @@ def _several(
     active: Any,
     bound: Any,
 ) -> tuple[Any, Any, Any]:
-    """At most `count` iterations as one loop: the state, how many were made, and |r|^2 of each.
-
-    It ends after one with which a member converges.
-    """
+    """At most `count` iterations as one loop: the state, how many were made, and |r|^2 of each."""
     A = terms[0]
-    xp = arrays.namespace(state[0])
     rates, corrections = (arrays.cast(a, A.domain.dtype) for a in (rates, corrections))
-    pinned = A.domain.pinned
 
-    def body(k: Any, carried: Any) -> Any:
-        state, _, history, _ = carried
-        *moved, r = _moved(terms, state, rates[k], corrections[k], active)
-        (rr,) = sums((A.codomain, r, r))
-        ends = xp.any(active & (xp.sqrt(rr) <= bound))
-        return (*map(pinned, moved), A.codomain.pinned(r)), k + 1, noted(history, k, rr), ends
+    def step(k: Any, state: Any) -> Any:
+        return _moved(terms, state, rates[k], corrections[k], active)
 
-    (start,) = sums((A.codomain, state[3], state[3]))
-    history = xp.zeros((_LONGEST, *start.shape), dtype=start.dtype)
-    state, made, history, _ = arrays.loop(
-        count, body, (state, 0, history, xp.asarray(False)), going=lambda carried: ~carried[-1]
-    )
-    return state, made, history
+    return steps(A, step, state, count, active, bound)
