@@ -171,11 +171,13 @@ def _several(
     high: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """At most `count` iterations as one loop: x, r, how many were made, and |r|^2 after each."""
-    found, made, history = steps(
-        A, lambda _, state: _moved(A, *state, y, R, C, active, low, high), (x, r), count, active,
-        bound,
-    )  # fmt: skip
-    return (*found, made, history)
+
+    def step(_: Any, state: Any) -> Any:
+        x, r = state
+        return _moved(A, x, r, y, R, C, active, low, high)
+
+    (x, r), made, history = steps(A, step, (x, r), count, active, bound)
+    return x, r, made, history
 
 
 def _times(weights: Any, x: Any) -> Any:
