@@ -6,13 +6,9 @@ and sharding owe to it is tested beside them.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import time
 from contextlib import nullcontext
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,7 +186,7 @@ def test_f8_rays_beside_the_volume_end_and_are_zero(model: str, backend: str) ->
     for geometry, shape in ((parallel, (64, 64)), (fan, (64, 64)), (cone, (2, 64, 64))):
         for precision in PRECISIONS:
             A = Projector(geometry, Grid(shape), model, backend, precision)
-            A @ np.zeros(shape, A.dtype)
+            A.H @ (A @ np.zeros(shape, A.dtype))  # compiles
             start = time.process_time()
             assert not (A @ np.ones(shape, A.dtype)).any()
             assert not (A.H @ np.ones(A.codomain.shape, A.dtype)).any()
@@ -452,50 +448,3 @@ def test_f32_axes_of_length_one_are_kept() -> None:
         B = plan(A, devices=2).lower()
         assert (B @ np.ones(A.domain.shape, "float32")).shape == A.codomain.shape
         assert (B.H @ y).shape == A.domain.shape
-
-
-# --- the process --------------------------------------------------------------------------
-
-
-def test_f45_nothing_is_left_behind_by_many_projectors() -> None:
-    status, files = Path("/proc/self/status"), Path("/proc/self/fd")
-    if not status.exists():
-        pytest.skip("resident memory is read from /proc")
-
-    def resident() -> int:
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return int(lines["VmRSS"].split()[0])
-
-    def cycle(k: int) -> None:
-        beam = FanBeam(T + 1e-3 * k, Detector(200, 1.0), 300, 400)
-        A = Projector(beam, Grid((100, 100)))
-        A.H @ (A @ np.ones((100, 100), "float32"))
-        A.gram().diagonal()
-
-    seen = []
-    for k in range(200):
-        cycle(k)
-        seen.append(resident())
-        if k == 50:
-            before = threading.active_count(), len(list(files.iterdir()))
-    assert (threading.active_count(), len(list(files.iterdir()))) == before
-    assert max(seen[150:]) <= 1.02 * max(seen[50:100])
-
-
-def test_a_process_with_several_libraries_ends_quietly_and_without_cuda() -> None:
-    pytest.importorskip("torch"), pytest.importorskip("jax")
-    code = """
-import os, sys
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import numpy as np, torch, jax
-from geometries import Detector, Grid, ParallelBeam, Projector
-x = np.ones((4, 4), "float32")
-for backend in ("numba", "portable"):
-    A = Projector(ParallelBeam([0.1, 0.2], Detector(5)), Grid((4, 4)), backend=backend)
-    for y in (A @ x, A @ torch.from_numpy(x), *(A @ jax.device_put(x, d) for d in jax.devices())):
-        A.H @ y
-print("numba.cuda" in sys.modules or "numba_cuda" in sys.modules)
-print("libcudart" in open("/proc/self/maps").read() if os.path.exists("/proc/self/maps") else False)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (run.returncode, run.stderr, run.stdout.split()) == (0, "", ["False", "False"])
