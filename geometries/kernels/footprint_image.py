@@ -1,20 +1,23 @@
 """The separable footprint of images: arrays in and out, work cut into tiles.
 
 Images (B, y, x), sinograms (B, view, column), with the interface of the Siddon kernel `planar`.
-Lines of pixels are projected by `footprint_planar`; subsets are those of a volume of one slice.
+Lines of pixels are projected by `footprint_lines` in precision "fast", else by `footprint_planar`;
+subsets are those of a volume of one slice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from geometries.kernels import footprint_planar
-from geometries.kernels.footprint import Footprint
+from geometries.kernels import footprint_lines, footprint_planar
+from geometries.kernels.footprint import LevelFootprint
 from geometries.kernels.volume_scan import VolumeScan
-from geometries.kernels.volume_tiles import blocks, detector_tiles, plane_of, view_numbers
+from geometries.kernels.volume_tiles import blocks, detector_cuts, plane_of, view_numbers
 from linops.compiled import pool
 
 __all__ = ["PlanarFootprint"]
@@ -36,7 +39,7 @@ class PlanarFootprint:
 
     def __init__(self, scan: VolumeScan, box: bool) -> None:
         self._scan = scan
-        self._solid = Footprint(scan, "planar", box)
+        self._solid = LevelFootprint(scan, box)
 
     def forward(
         self,
@@ -49,20 +52,18 @@ class PlanarFootprint:
         views: ArrayLike | None = None,
         precision: str = "fast",
     ) -> None:
-        """Project `image` (B, ly, lx) into `out` (B, views, columns); sums are float64."""
+        """Project `image` (B, ly, lx) into `out` (B, views, columns)."""
         numbers = view_numbers(self._scan, views)
         batch, ly, lx = image.shape
         turned = np.ascontiguousarray(np.swapaxes(image, 1, 2))
         place = (0, *first_cell)
         plane, _ = plane_of(self._scan, place, ly, lx)
-        cuts = detector_tiles(numbers.size, out.shape[2], pool.workers())
+        cuts = detector_cuts(range(numbers.size), out.shape[2], pool.workers())
+        tile = (footprint_lines if precision == "fast" else footprint_planar).forward_tile
 
         def task(i: int) -> None:
-            view, _, start, stop = cuts[i]
-            footprint_planar.forward_tile(
-                *self._solid.table, numbers, image, turned, place, plane, out[..., None],
-                first_column, (view, start, stop),
-            )  # fmt: skip
+            tile(*self._solid.table, numbers, image, turned, place, plane, out[..., None],
+                 first_column, cuts[i])  # fmt: skip
 
         if batch:
             pool.run(task, len(cuts))
@@ -80,7 +81,10 @@ class PlanarFootprint:
     ) -> None:
         """The transpose: `sinogram` (B, views, columns) to `out` (B, ly, lx)."""
         numbers = view_numbers(self._scan, views)
-        self._back(sinogram, out, first_cell, first_column, numbers, squared=False)
+        tile = footprint_lines.adjoint_tile
+        if precision != "fast":
+            tile = partial(footprint_planar.adjoint_tile, squared=False)
+        self._back(tile, sinogram, out, first_cell, first_column, numbers)
 
     def gram_diagonal(self, scan: Any, weights: Real | None, out: Real) -> None:
         """Sum over cells of w a^2 for each pixel, `out` (y, x); `weights` (views, columns) or None.
@@ -91,7 +95,8 @@ class PlanarFootprint:
             weights = np.ones((self._scan.views, self._scan.shape[1]), out.dtype)
         numbers = view_numbers(self._scan, None)
         data = np.ascontiguousarray(weights)[None]
-        self._back(data, out[None], (0, 0), 0, numbers, squared=True)
+        tile = partial(footprint_planar.adjoint_tile, squared=True)
+        self._back(tile, data, out[None], (0, 0), 0, numbers)
 
     def forward_cells(self, scan: Any, values: Real, index: ArrayLike, out: Real) -> None:
         """Project the pixels `index` with `values` (B, n); -1 is inert."""
@@ -103,13 +108,12 @@ class PlanarFootprint:
 
     def _back(
         self,
+        tile: Callable[..., None],
         sinogram: Real,
         out: Real,
         first_cell: tuple[int, int],
         first_column: int,
         numbers: NDArray[np.int64],
-        *,
-        squared: bool,
     ) -> None:
         batch, ly, lx = out.shape
         place = (0, *first_cell)
@@ -117,10 +121,8 @@ class PlanarFootprint:
         cuts = blocks(ly, -(-ly // (8 * pool.workers())))
 
         def task(i: int) -> None:
-            footprint_planar.adjoint_tile(
-                *self._solid.table, numbers, sinogram[..., None], first_column, out[..., None],
-                place, plane, cuts[i], squared,
-            )  # fmt: skip
+            tile(*self._solid.table, numbers, sinogram[..., None], first_column, out[..., None],
+                 place, plane, cuts[i])  # fmt: skip
 
         if batch:
             pool.run(task, len(cuts))

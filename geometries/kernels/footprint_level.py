@@ -28,16 +28,18 @@ _LINES = 8  # of voxels, whose columns stay in the cache until they are added
 
 
 @_compiled
-def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, volume, first,
-                 plane, out, first_column, common, tile):  # fmt: skip
-    view, c0, c1 = tile
+def forward_tile(table, part, source, out, cut, work):
+    diverging, curved, box, views, _, spacing, cells = table
+    numbers, _, _, _, plane, origin, local, first, common, _, _ = part
+    view, left, right = cut
     number = numbers[view]
-    out[:, view, c0:c1] = 0
-    j0, j1 = max(c0 + first_column, 0), min(c1 + first_column, cells[1])
+    out[:, view, left:right] = 0
+    j0, j1 = max(left + first[0], 0), min(right + first[0], cells[1])
     row, slice_, count = common
-    if number < 0 or number >= table.shape[0] or j0 >= j1 or count == 0:
+    if number < 0 or number >= views.shape[0] or j0 >= j1 or count == 0:
         return
-    t, lx = table[number], plane[4]
+    t, lx = views[number], local[1]
+    volume = source.reshape(source.shape[0], local[0] * lx, local[2])
     found = np.empty((FOUND, LINE))
     firsts = np.empty(LINE)
     weights = np.empty((j1 - j0, LINE))
@@ -53,7 +55,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             for y in range(y0, y1):
                 line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
                 cells_met = cell_weights(found, m, j0, j1, firsts, weights)
-                cell = (y - first[1]) * lx + x - first[2]
+                cell = (y - origin[1]) * lx + x - origin[0]
                 for i in range(m):
                     start = int(firsts[i])
                     for j in range(start, start + cells_met):
@@ -67,26 +69,28 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
                         listed[c] = n + 1
                         if n + 1 == _LISTED:
                             for b in range(out.shape[0]):
-                                total = out[b, view, j - first_column, row : row + count]
+                                total = out[b, view, j - first[0], row : row + count]
                                 _add_listed(total, volume[b], slice_, count, lines[c], shares[c],
                                             _LISTED)  # fmt: skip
                             listed[c] = 0
     for c in range(j1 - j0):
         for b in range(out.shape[0]):
-            total = out[b, view, c + j0 - first_column, row : row + count]
+            total = out[b, view, c + j0 - first[0], row : row + count]
             _add_listed(total, volume[b], slice_, count, lines[c], shares[c], listed[c])
 
 
 @_compiled
-def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, projections,
-                 first_column, out, first, plane, common, tile, squared):  # fmt: skip
-    b, y0, y1, x0, x1 = tile
-    out[b, y0:y1, x0:x1] = 0
+def adjoint_tile(table, part, projections, out, cut, work):
+    diverging, curved, box, views, _, spacing, cells = table
+    numbers, _, _, _, plane, origin, _, first, common, squared, fresh = part
+    b, y0, y1, x0, x1 = cut
+    if fresh:
+        out[b, y0:y1, x0:x1] = 0
     row, slice_, count = common
     lc = projections.shape[2]
-    j0, j1 = max(first_column, 0), min(first_column + lc, cells[1])
-    bx0, bx1 = max(x0 + first[2], plane[0]), min(x1 + first[2], plane[1])
-    by0, by1 = max(y0 + first[1], plane[2]), min(y1 + first[1], plane[3])
+    j0, j1 = max(first[0], 0), min(first[0] + lc, cells[1])
+    bx0, bx1 = max(x0 + origin[0], plane[0]), min(x1 + origin[0], plane[1])
+    by0, by1 = max(y0 + origin[1], plane[2]), min(y1 + origin[1], plane[3])
     if bx0 >= bx1 or by0 >= by1 or j0 >= j1 or count == 0:
         return
     nx = bx1 - bx0
@@ -99,9 +103,9 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     data = projections[b].reshape(numbers.shape[0] * lc, projections.shape[3])
     for view in range(numbers.shape[0]):
         number = numbers[view]
-        if number < 0 or number >= table.shape[0]:
+        if number < 0 or number >= views.shape[0]:
             continue
-        t = table[number]
+        t = views[number]
         if not meets(diverging, curved, t, bx0, bx1, by0, by1, j0, j1):
             continue
         for y in range(by0, by1):
@@ -117,31 +121,34 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
                         if weight == 0.0:
                             continue
                         n = listed[cell]
-                        lines[cell, n] = view * lc + j - first_column
+                        lines[cell, n] = view * lc + j - first[0]
                         shares[cell, n] = weight * weight if squared else weight
                         listed[cell] = n + 1
                         if n + 1 == _LISTED:
-                            total = out[b, y - first[1], x + i - first[2], slice_ : slice_ + count]
+                            total = out[
+                                b, y - origin[1], x + i - origin[0], slice_ : slice_ + count
+                            ]
                             _add_listed(total, data, row, count, lines[cell], shares[cell],
                                         _LISTED)  # fmt: skip
                             listed[cell] = 0
     for cell in range((by1 - by0) * nx):
-        y, x = by0 + cell // nx - first[1], bx0 + cell % nx - first[2]
+        y, x = by0 + cell // nx - origin[1], bx0 + cell % nx - origin[0]
         total = out[b, y, x, slice_ : slice_ + count]
         _add_listed(total, data, row, count, lines[cell], shares[cell], listed[cell])
 
 
 @_compiled
-def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbers, values,
-                   positions, width, out, first_column, common, tile):  # fmt: skip
-    view, c0, c1 = tile
-    number = numbers[view]
-    out[:, view, c0:c1] = 0
-    j0, j1 = max(c0 + first_column, 0), min(c1 + first_column, cells[1])
+def forward_subset(table, part, values, out, cut, work):
+    diverging, curved, box, views, _, spacing, cells = table
+    numbers, _, _, positions, _, _, local, first, common, _, _ = part
+    view, left, right = cut
+    number, width = numbers[view], local[1]
+    out[:, view, left:right] = 0
+    j0, j1 = max(left + first[0], 0), min(right + first[0], cells[1])
     row, slice_, count = common
-    if number < 0 or number >= table.shape[0] or j0 >= j1 or count == 0:
+    if number < 0 or number >= views.shape[0] or j0 >= j1 or count == 0:
         return
-    t = table[number]
+    t = views[number]
     found = np.empty((FOUND, LINE))
     firsts = np.empty(LINE)
     weights = np.empty((j1 - j0, LINE))
@@ -154,18 +161,21 @@ def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
         for j in range(start, stop):
             weight = out.dtype.type(weights[j - start, 0])
             for b in range(out.shape[0]):
-                total = out[b, view, j - first_column, row : row + count]
+                total = out[b, view, j - first[0], row : row + count]
                 _add(total, weight, values[b, p, slice_ : slice_ + count])
 
 
 @_compiled
-def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbers, projections,
-                   first_column, positions, width, out, common, tile):  # fmt: skip
-    p0, p1 = tile
-    out[:, p0:p1] = 0
+def adjoint_subset(table, part, projections, out, cut, work):
+    diverging, curved, box, views, _, spacing, cells = table
+    numbers, _, _, positions, _, _, local, first, common, _, fresh = part
+    p0, p1 = cut
+    width = local[1]
+    if fresh:
+        out[:, p0:p1] = 0
     row, slice_, count = common
-    j0 = max(first_column, 0)
-    j1 = min(first_column + projections.shape[2], cells[1])
+    j0 = max(first[0], 0)
+    j1 = min(first[0] + projections.shape[2], cells[1])
     if j0 >= j1 or count == 0:
         return
     found = np.empty((FOUND, LINE))
@@ -173,9 +183,9 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
     weights = np.empty((j1 - j0, LINE))
     for view in range(numbers.shape[0]):
         number = numbers[view]
-        if number < 0 or number >= table.shape[0]:
+        if number < 0 or number >= views.shape[0]:
             continue
-        t = table[number]
+        t = views[number]
         for p in range(p0, p1):
             if positions[p] < 0:
                 continue
@@ -186,7 +196,7 @@ def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbe
                 weight = out.dtype.type(weights[j - start, 0])
                 for b in range(out.shape[0]):
                     total = out[b, p, slice_ : slice_ + count]
-                    _add(total, weight, projections[b, view, j - first_column, row : row + count])
+                    _add(total, weight, projections[b, view, j - first[0], row : row + count])
 
 
 @_compiled

@@ -1,4 +1,4 @@
-"""Tiles of the footprint of images: lines of pixels, vectorised.
+"""Tiles of the footprint of images in the exact precisions: lines of pixels, vectorised.
 
 A line's weights are found for all its pixels at once, as many cells of each as the widest has.
 Forward adds them to the columns that a task owns, along the axis of the image on which the shadow
@@ -14,7 +14,7 @@ from numba import njit
 from geometries.kernels.footprint_profile import FOUND, cell_weights, line_profiles, meets
 from linops.compiled.noalias import add, load
 
-__all__ = ["adjoint_tile", "forward_tile"]
+__all__ = ["adjoint_tile", "forward_tile", "turned_view"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _LINE = 64
@@ -28,20 +28,12 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     number = numbers[view]
     out[:, view, c0:c1] = 0
     cols, j0, j1 = cells[1], max(c0 + first_column, 0), min(c1 + first_column, cells[1])
-    x0, x1, y0, y1 = plane[0], plane[1], plane[2], plane[3]
-    if number < 0 or number >= table.shape[0] or j0 >= j1 or x0 >= x1 or y0 >= y1:
+    if number < 0 or number >= table.shape[0] or j0 >= j1:
         return
-    t = table[number].copy()
-    sides = spacing.copy()
-    lines, dx, dy = images, first[2], first[1]
-    if _turn(diverging, t, plane):
-        t[1], t[2] = t[2], t[1]
-        if diverging:
-            t[4], t[5] = t[5], t[4]
-            t[8], t[9] = t[9], t[8]
-        sides[0], sides[1] = sides[1], sides[0]
-        lines, dx, dy = turned, dy, dx
-        x0, x1, y0, y1 = y0, y1, x0, x1
+    turn, t, sides, x0, x1, y0, y1 = turned_view(diverging, table[number], spacing, plane)
+    if x0 >= x1 or y0 >= y1:
+        return
+    lines, dx, dy = (turned, first[1], first[2]) if turn else (images, first[2], first[1])
     batch = out.shape[0]
     # Of the whole detector, so that the order of sums does not depend on the columns asked for.
     total = np.zeros((batch, 2 * cols + 1))
@@ -111,6 +103,25 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             for b in range(batch):
                 for i in range(m):
                     out[b, y - first[1], x - first[2] + i, 0] = total[b, i]
+
+
+@_compiled
+def turned_view(diverging, numbers, spacing, plane):
+    """Whether x and y change places so that the shadow moves faster along lines, and what follows.
+
+    Then come the numbers of the view, (dx, dy) and the plane (x0, x1, y0, y1) in the new order.
+    """
+    t, sides = numbers.copy(), spacing.copy()
+    x0, x1, y0, y1 = plane[0], plane[1], plane[2], plane[3]
+    turn = _turn(diverging, t, plane)
+    if turn:
+        t[1], t[2] = t[2], t[1]
+        if diverging:
+            t[4], t[5] = t[5], t[4]
+            t[8], t[9] = t[9], t[8]
+        sides[0], sides[1] = sides[1], sides[0]
+        x0, x1, y0, y1 = y0, y1, x0, x1
+    return turn, t, sides, x0, x1, y0, y1
 
 
 @_compiled

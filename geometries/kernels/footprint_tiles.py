@@ -1,16 +1,19 @@
 """Tiles of the separable footprint where rows are no slices: a task owns what it writes.
 
-Forward: one view and some of its columns, summed in a tile of its own from the voxel columns in the
-order of y and x; adjoint: a patch of voxel columns, summed in the order of views. Column weights
-are found once for all slices. Arrays, windows and views as in `footprint`; `zero` (1,) carries the
-dtype of sums, float32 only for "fast", which alone takes the vectorised row functions.
+Forward: one view and some of its columns, summed in a tile of its own from the voxel columns in
+their order; adjoint: a patch of voxel columns, or some positions, summed in the order of views.
+Column weights are found once for all slices. Signature and arrays are those of `volume_driver`;
+sums have the dtype of `work`, float32 only for "fast", which alone takes the vectorised row rule.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
+from geometries.kernels.affine_lanes import MARGIN, STEEPEST, spans, spread_of
 from geometries.kernels.footprint_profile import (
     FOUND,
     LINE,
@@ -20,16 +23,13 @@ from geometries.kernels.footprint_profile import (
     meets,
 )
 from geometries.kernels.footprint_rows import (
-    PAD,
-    WIDEST,
     collect_exact,
-    collect_fast,
     rows_of,
     slant,
     slices_of,
     spread_exact,
-    spread_fast,
 )
+from linops.compiled.noalias import add, load, store
 
 __all__ = ["adjoint_subset", "adjoint_tile", "forward_subset", "forward_tile"]
 
@@ -39,213 +39,253 @@ _LINES = 16  # lines of voxels between two additions of partial sums
 
 
 @_compiled
-def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, volume, first,
-                 plane, slices, out, first_column, first_row, tile, fast, zero):  # fmt: skip
-    view, c0, c1 = tile
-    number = numbers[view]
-    out[:, view, c0:c1] = 0
-    i0, i1 = _window(first_row, out.shape[3], cells[0])
-    j0, j1 = max(c0 + first_column, 0), min(c1 + first_column, cells[1])
-    k0, count, n = slices[0], slices[1] - slices[0], i1 - i0
-    if number < 0 or number >= table.shape[0] or j0 >= j1 or n * count <= 0:
+def forward_tile(table, part, source, out, cut, work):
+    diverging, curved, _, views, _, _, _ = table
+    plane, origin, local = part[4], part[5], part[6]
+    view, left, right = cut
+    out[:, view, left:right] = 0
+    window = _window(table, part, out.shape[3], part[0][view], left, right)
+    if window[9]:
         return
-    t, top = table[number], cells[0] - i1 if flipped[number] else i0
-    lx = plane[4]
-    total = np.zeros((out.shape[0], j1 - j0, n), zero.dtype)
-    part = np.zeros((out.shape[0], j1 - j0, n), zero.dtype)
-    found = np.empty((FOUND, LINE))
-    firsts = np.empty(LINE)
-    weights = np.empty((j1 - j0, LINE))
-    buffers = _buffers(count, n, zero)
-    factors, rows = buffers[0], buffers[2]
+    j0, j1 = window[3], window[4]
+    volume = source.reshape(source.shape[0], local[0] * local[1], local[2])
+    sums, scratch = _sums(out.shape[0], window, work), _scratch(window, work)
     for y in range(plane[2], plane[3]):
         for x in range(plane[0], plane[1], LINE):
             m = min(LINE, plane[1] - x)
-            if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
-                continue
-            line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
-            cells_met = cell_weights(found, m, j0, j1, firsts, weights)
-            for i in range(m):
-                start, stop = cells_of(weights, cells_met, i)
-                if start >= stop:
-                    continue
-                shift = int(firsts[i]) - j0
-                shape = _rows(diverging, t, found, i, x + i, y)
-                r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
-                if r0 >= r1:
-                    continue
-                _slants(diverging, t, spacing, found, i, k0, factors)
-                for b in range(out.shape[0]):
-                    source = volume[b, (y - first[1]) * lx + x + i - first[2]]
-                    _spread(shape, fast, k0, source[k0 - first[0] : k0 - first[0] + count],
-                            top, r0, r1, buffers)  # fmt: skip
-                    for c in range(start, stop):
-                        _add(part[b, shift + c], zero.dtype.type(weights[c, i]), rows,
-                             r0 - top, r1 - top)  # fmt: skip
-        if y % _LINES == _LINES - 1 or y == plane[3] - 1:
-            total += part
-            part[:] = 0
-    for b in range(out.shape[0]):
-        for c in range(j1 - j0):
-            line = out[b, view, c + j0 - first_column, i0 - first_row : i1 - first_row]
-            for r in range(n):
-                line[r] = total[b, c, n - 1 - r if flipped[number] else r]
+            if meets(diverging, curved, views[window[7]], x, x + m, y, y + 1, j0, j1):
+                cell = (y - origin[1]) * local[1] + x - origin[0]
+                _spread_line(table, window, x, m, y, volume, cell, origin[2], sums[1], scratch,
+                             work)  # fmt: skip
+        if y % _LINES == _LINES - 1:
+            _settle(sums)
+    _finish(sums, window, part[7], view, out)
 
 
 @_compiled
-def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, projections,
-                 first_column, first_row, out, first, plane, slices, tile, squared, fast,
-                 zero):  # fmt: skip
-    b, y0, y1, x0, x1 = tile
-    out[b, y0:y1, x0:x1] = 0
-    i0, i1 = _window(first_row, projections.shape[3], cells[0])
-    j0 = max(first_column, 0)
-    j1 = min(first_column + projections.shape[2], cells[1])
-    k0, count, n = slices[0], slices[1] - slices[0], i1 - i0
-    bx0, bx1 = max(x0 + first[2], plane[0]), min(x1 + first[2], plane[1])
-    by0, by1 = max(y0 + first[1], plane[2]), min(y1 + first[1], plane[3])
-    if bx0 >= bx1 or by0 >= by1 or j0 >= j1 or n * count <= 0:
+def forward_subset(table, part, values, out, cut, work):
+    positions, origin = part[3], part[5]
+    width = part[6][1]
+    view, left, right = cut
+    out[:, view, left:right] = 0
+    window = _window(table, part, out.shape[3], part[0][view], left, right)
+    if window[9]:
         return
-    total = np.zeros((by1 - by0, bx1 - bx0, count), zero.dtype)
-    found = np.empty((FOUND, LINE))
-    firsts = np.empty(LINE)
-    weights = np.empty((j1 - j0, LINE))
-    buffers = _buffers(count, n, zero)
+    sums, scratch = _sums(out.shape[0], window, work), _scratch(window, work)
+    for p in range(positions.shape[0]):
+        if positions[p] >= 0:
+            y, x = positions[p] // width, positions[p] % width
+            _spread_line(table, window, x, 1, y, values, p, origin[2], sums[1], scratch, work)
+        if p % (LINE * _LINES) == LINE * _LINES - 1:
+            _settle(sums)
+    _finish(sums, window, part[7], view, out)
+
+
+@_compiled
+def adjoint_tile(table, part, projections, out, cut, work):
+    diverging, curved, _, views, _, _, _ = table
+    numbers, _, _, _, plane, origin, _, first, _, squared, fresh = part
+    b, y0, y1, x0, x1 = cut
+    if fresh:
+        out[b, y0:y1, x0:x1] = 0
+    bx0, bx1 = max(x0 + origin[0], plane[0]), min(x1 + origin[0], plane[1])
+    by0, by1 = max(y0 + origin[1], plane[2]), min(y1 + origin[1], plane[3])
+    if bx0 >= bx1 or by0 >= by1:
+        return
+    nx, k0, count = bx1 - bx0, plane[4], plane[5] - plane[4]
+    total = np.zeros(((by1 - by0) * nx, count), work.dtype)
+    scratch = _scratch(
+        _window(table, part, projections.shape[3], -1, 0, projections.shape[2]), work
+    )
     for view in range(numbers.shape[0]):
-        number = numbers[view]
-        if number < 0 or number >= table.shape[0]:
+        window = _window(table, part, projections.shape[3], numbers[view], 0, projections.shape[2])
+        if window[9] or not meets(diverging, curved, views[window[7]], bx0, bx1, by0, by1,
+                                  window[3], window[4]):  # fmt: skip
             continue
-        t, flip = table[number], flipped[number]
-        if not meets(diverging, curved, t, bx0, bx1, by0, by1, j0, j1):
-            continue
-        top = cells[0] - i1 if flip else i0
-        data = projections[b, view]
         for y in range(by0, by1):
             for x in range(bx0, bx1, LINE):
-                m = min(LINE, bx1 - x)
-                line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
-                cells_met = cell_weights(found, m, j0, j1, firsts, weights)
-                for i in range(m):
-                    start, stop = cells_of(weights, cells_met, i)
-                    if start < stop:
-                        shape = _rows(diverging, t, found, i, x + i, y)
-                        r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
-                        if r0 < r1:
-                            _slants(diverging, t, spacing, found, i, k0, buffers[0])
-                            column = int(firsts[i]) - first_column
-                            _collect(shape, fast, k0, data, column, start, stop, weights[:, i],
-                                     i0 - first_row, n, flip, top, r0, r1, squared,
-                                     buffers, total[y - by0, x + i - bx0])  # fmt: skip
-    for y in range(by0, by1):
-        for x in range(bx0, bx1):
-            line = out[b, y - first[1], x - first[2], k0 - first[0] : k0 - first[0] + count]
-            line[:] = total[y - by0, x - bx0]
+                _collect_line(table, window, x, min(LINE, bx1 - x), y, projections[b, view], first,
+                              squared, total, (y - by0) * nx + x - bx0, scratch, work)  # fmt: skip
+    for cell in range(total.shape[0]):
+        y, x = by0 + cell // nx - origin[1], bx0 + cell % nx - origin[0]
+        _put(out[b, y, x][k0 - origin[2] :], total[cell], count)
 
 
 @_compiled
-def forward_subset(diverging, curved, box, table, flipped, spacing, cells, numbers, values,
-                   positions, width, first_slice, slices, out, first_column, first_row, tile, fast,
-                   zero):  # fmt: skip
-    view, c0, c1 = tile
-    number = numbers[view]
-    out[:, view, c0:c1] = 0
-    i0, i1 = _window(first_row, out.shape[3], cells[0])
-    j0, j1 = max(c0 + first_column, 0), min(c1 + first_column, cells[1])
-    k0, count, n = slices[0], slices[1] - slices[0], i1 - i0
-    if number < 0 or number >= table.shape[0] or j0 >= j1 or n * count <= 0:
-        return
-    t, flip = table[number], flipped[number]
-    top = cells[0] - i1 if flip else i0
-    found = np.empty((FOUND, LINE))
-    firsts = np.empty(LINE)
-    weights = np.empty((j1 - j0, LINE))
-    buffers = _buffers(count, n, zero)
-    rows = buffers[2]
-    for p in range(positions.shape[0]):
-        if positions[p] < 0:
+def adjoint_subset(table, part, projections, out, cut, work):
+    numbers, _, _, positions, plane, origin, local, first, _, _, fresh = part
+    p0, p1 = cut
+    if fresh:
+        out[:, p0:p1] = 0
+    k0, count = plane[4], plane[5] - plane[4]
+    total = np.zeros((out.shape[0], p1 - p0, count), work.dtype)
+    scratch = _scratch(
+        _window(table, part, projections.shape[3], -1, 0, projections.shape[2]), work
+    )
+    for view in range(numbers.shape[0]):
+        window = _window(table, part, projections.shape[3], numbers[view], 0, projections.shape[2])
+        if window[9]:
             continue
-        y, x = positions[p] // width, positions[p] % width
-        line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-        start, stop = cells_of(weights, cell_weights(found, 1, j0, j1, firsts, weights), 0)
+        for p in range(p0, p1):
+            if positions[p] >= 0:
+                y, x = positions[p] // local[1], positions[p] % local[1]
+                for b in range(out.shape[0]):
+                    _collect_line(table, window, x, 1, y, projections[b, view], first, False,
+                                  total[b], p - p0, scratch, work)  # fmt: skip
+    for b in range(out.shape[0]):
+        for p in range(p0, p1):
+            _put(out[b, p][k0 - origin[2] :], total[b, p - p0], count)
+
+
+@_compiled
+def _window(table, part, rows, number, left, right):
+    """(first row, rows, first as counted, column, stop, slice, stop, view, flipped, none).
+
+    Of the whole detector and grid, as far as local rows and columns [left, right) have them; rows
+    of a flipped view are counted from the last. `none` where nothing is left.
+    """
+    views, flipped, cells = table[3], table[4], table[6]
+    first, k0, k1 = part[7], part[4][4], part[4][5]
+    i0 = min(max(first[1], 0), cells[0])
+    n = max(0, min(first[1] + rows, cells[0]) - i0)
+    j0, j1 = max(left + first[0], 0), min(right + first[0], cells[1])
+    none = number < 0 or number >= views.shape[0] or j0 >= j1 or n == 0 or k0 >= k1
+    flip = not none and flipped[number]
+    return i0, n, cells[0] - i0 - n if flip else i0, j0, j1, k0, k1, number, flip, none
+
+
+@_compiled
+def _scratch(window, work):
+    """Profiles, first cells and weights of a line; factors and slices, and rows of a column."""
+    n, count = window[1], max(0, window[6] - window[5])
+    found, firsts = np.empty((FOUND, LINE)), np.empty(LINE)
+    weights = np.empty((max(1, window[4] - window[3]), LINE))
+    factors = np.ones(count + 16, work.dtype)
+    slices = np.zeros((1, count + 2 * MARGIN), work.dtype)
+    rows = np.zeros((1, n + 2 * MARGIN), work.dtype)
+    return found, firsts, weights, factors, slices, rows
+
+
+@_compiled
+def _sums(batch, window, work):
+    """All sums of a forward tile, and those since the last `_settle`."""
+    shape = (batch, window[4] - window[3], window[1])
+    return np.zeros(shape, work.dtype), np.zeros(shape, work.dtype)
+
+
+@_compiled
+def _settle(sums):
+    total, recent = sums
+    total += recent
+    recent[:] = 0
+
+
+@_compiled
+def _finish(sums, window, first, view, out):
+    _settle(sums)
+    i0, n, _, j0, j1, _, _, _, flip, _ = window
+    for b in range(out.shape[0]):
+        for c in range(j1 - j0):
+            line, total = out[b, view, c + j0 - first[0]][i0 - first[1] :], sums[0][b, c]
+            for r in range(n):
+                line[r] = total[n - 1 - r if flip else r]
+
+
+@_compiled
+def _put(out, total, count):
+    for k in range(count):
+        add(out, k, out.dtype.type(load(total, k)))
+
+
+@_compiled
+def _spread_line(table, window, x, m, y, source, item, first_slice, sums, scratch, work):
+    """Add voxel columns x to x + m of line y, which are `source[:, item:]`, to `sums`."""
+    diverging, curved, box, views, _, spacing, _ = table
+    _, n, top, j0, j1, k0, k1, number, _, _ = window
+    found, firsts, weights, factors, slices, rows = scratch
+    t = views[number]
+    line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+    met = cell_weights(found, m, j0, j1, firsts, weights)
+    for i in range(m):
+        start, stop = cells_of(weights, met, i)
         if start >= stop:
             continue
-        shape = _rows(diverging, t, found, 0, x, y)
-        r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
+        shape = _rows(diverging, t, found, i, x + i, y)
+        r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k1, top, top + n)
         if r0 >= r1:
             continue
-        _slants(diverging, t, spacing, found, 0, k0, buffers[0])
-        for b in range(out.shape[0]):
-            _spread(shape, fast, k0, values[b, p, k0 - first_slice : k0 - first_slice + count],
-                    top, r0, r1, buffers)  # fmt: skip
+        quick = _quick(shape, work)
+        ka, kb = k0, k1
+        long = 1.0 / shape[1]
+        low = 0.5 - (shape[0] + 0.5) * long
+        if quick:
+            # All slices that whole groups of rows look at.
+            ka = max(k0, int(math.floor(low + long * (r0 & -8))) - 1)
+            kb = min(k1, int(math.floor(low + long * (((r1 + 7) & -8) + 1))) + 2)
+        _slants(diverging, t, spacing, found, i, ka, factors[: kb - ka])
+        for b in range(source.shape[0]):
+            _weigh(slices[0][MARGIN + ka - k0 :], factors, source[b, item + i][ka - first_slice :],
+                   kb - ka)  # fmt: skip
+            if quick:
+                spans(slices, MARGIN - k0, rows, top & -8, r0 - (top & -8), r1 - (top & -8), low,
+                      long, long, shape[1] * shape[3], int(math.ceil(long)) + 1,
+                      spread_of(long))  # fmt: skip
+            else:
+                rows[0, r0 - (top & -8) : r1 - (top & -8)] = 0
+                spread_exact(shape[0], shape[1], shape[2], shape[3], k0, k1 - k0,
+                             slices[0, MARGIN:], top & -8, r0, r1, rows[0])  # fmt: skip
             for c in range(start, stop):
-                j = int(firsts[0]) + c - first_column
-                line = out[b, view, j, i0 - first_row : i1 - first_row]
-                w = zero.dtype.type(weights[c, 0])
-                if flip:
-                    for r in range(r0 - top, r1 - top):
-                        line[n - 1 - r] += w * rows[r]
-                else:
-                    _add(line, w, rows, r0 - top, r1 - top)
+                _add(sums[b, int(firsts[i]) - j0 + c][r0 - top :], work.dtype.type(weights[c, i]),
+                     rows[0][r0 - (top & -8) :], r1 - r0)  # fmt: skip
 
 
 @_compiled
-def adjoint_subset(diverging, curved, box, table, flipped, spacing, cells, numbers, projections,
-                   first_column, first_row, positions, width, first_slice, slices, out, tile, fast,
-                   zero):  # fmt: skip
-    p0, p1 = tile
-    out[:, p0:p1] = 0
-    i0, i1 = _window(first_row, projections.shape[3], cells[0])
-    j0 = max(first_column, 0)
-    j1 = min(first_column + projections.shape[2], cells[1])
-    k0, count, n = slices[0], slices[1] - slices[0], i1 - i0
-    if j0 >= j1 or n * count <= 0:
-        return
-    total = np.zeros((out.shape[0], p1 - p0, count), zero.dtype)
-    found = np.empty((FOUND, LINE))
-    firsts = np.empty(LINE)
-    weights = np.empty((j1 - j0, LINE))
-    buffers = _buffers(count, n, zero)
-    for view in range(numbers.shape[0]):
-        number = numbers[view]
-        if number < 0 or number >= table.shape[0]:
+def _collect_line(table, window, x, m, y, data, first, squared, total, item, scratch, work):
+    """Add what voxel columns x to x + m of line y collect of `data` to `total[item:]`."""
+    diverging, curved, box, views, _, spacing, _ = table
+    i0, n, top, j0, j1, k0, k1, number, flip, _ = window
+    found, firsts, weights, factors, slices, rows = scratch
+    t = views[number]
+    line_profiles(diverging, curved, box, t, spacing, x, m, y, found)
+    met = cell_weights(found, m, j0, j1, firsts, weights)
+    for i in range(m):
+        start, stop = cells_of(weights, met, i)
+        if start >= stop:
             continue
-        t, flip = table[number], flipped[number]
-        top = cells[0] - i1 if flip else i0
-        for p in range(p0, p1):
-            if positions[p] < 0:
-                continue
-            y, x = positions[p] // width, positions[p] % width
-            line_profiles(diverging, curved, box, t, spacing, x, 1, y, found)
-            start, stop = cells_of(weights, cell_weights(found, 1, j0, j1, firsts, weights), 0)
-            if start >= stop:
-                continue
-            shape = _rows(diverging, t, found, 0, x, y)
-            r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k0 + count, top, top + n)
-            if r0 >= r1:
-                continue
-            _slants(diverging, t, spacing, found, 0, k0, buffers[0])
-            column = int(firsts[0]) - first_column
-            for b in range(out.shape[0]):
-                _collect(shape, fast, k0, projections[b, view], column, start, stop,
-                         weights[:, 0], i0 - first_row, n, flip, top, r0, r1, False, buffers,
-                         total[b, p - p0])  # fmt: skip
-    out[:, p0:p1, k0 - first_slice : k0 - first_slice + count] = total
-
-
-@_compiled
-def _window(first, local, whole):
-    start = min(max(first, 0), whole)
-    return start, max(start, min(first + local, whole))
-
-
-@_compiled
-def _buffers(count, n, zero):
-    """Factors of slices, slices and rows between zeros, and cells and shares for either."""
-    factors = np.ones(count, zero.dtype)
-    slices = np.zeros(count + 2 * PAD, zero.dtype)
-    rows = np.zeros(n + 2 * PAD, zero.dtype)
-    most = max(count, n)
-    return factors, slices, rows, np.empty(most, np.int32), np.empty(most, np.float32)
+        shape = _rows(diverging, t, found, i, x + i, y)
+        r0, r1 = rows_of(shape[0], shape[1], shape[2], k0, k1, top, top + n)
+        if r0 >= r1:
+            continue
+        target = rows[0][MARGIN + r0 - top :]
+        rows[0, MARGIN + r0 - top - 8 : MARGIN + r0 - top] = 0
+        rows[0, MARGIN + r1 - top : MARGIN + r1 - top + 8] = 0
+        for c in range(start, stop):
+            w = work.dtype.type(weights[c, i])
+            w = w * w if squared else w
+            line = data[int(firsts[i]) - first[0] + c][i0 - first[1] :]
+            if flip:
+                for r in range(r1 - r0):
+                    old = target[r] if c > start else work.dtype.type(0)
+                    target[r] = old + w * line[top + n - 1 - r0 - r]
+            elif c > start:
+                _add(target, w, line[r0 - top :], r1 - r0)
+            else:
+                _weigh_all(target, w, line[r0 - top :], r1 - r0)
+        step = shape[1]
+        ka, kb, shift = k0, k1, k0 & -8
+        if _quick(shape, work) and not squared:
+            ka, kb = slices_of(shape[0], step, k0, k1, r0, r1)
+            spans(rows, MARGIN - top, slices, shift, ka - shift, kb - shift,
+                  shape[0] - 0.5 * step + 0.5, step, step, shape[3], int(math.ceil(step)) + 1,
+                  spread_of(step))  # fmt: skip
+        else:
+            collect_exact(shape[0], step, shape[2], shape[3], k0, k1 - k0, slices[0, k0 - shift :],
+                          top, r0, r1, rows[0, MARGIN:], squared)  # fmt: skip
+        _slants(diverging, t, spacing, found, i, ka, factors[: kb - ka])
+        sums = total[item + i][ka - k0 :]
+        if squared:
+            factors[: kb - ka] *= factors[: kb - ka]
+        _add_product(sums, factors, slices[0][ka - shift :], kb - ka)
 
 
 @_compiled
@@ -265,62 +305,32 @@ def _slants(diverging, t, spacing, found, i, k0, factors):
 
 
 @_compiled
-def _quick(shape, fast):
-    """Whether the vectorised row functions take this voxel column."""
+def _quick(shape, work):
+    """Whether the vectorised row rule takes this voxel column."""
     step = shape[1]
-    gap = abs(shape[2] - step) > 1e-12 * step
-    return fast and not gap and step <= WIDEST and step * WIDEST >= 1.0
-
-
-@_compiled
-def _spread(shape, fast, k0, source, top, r0, r1, buffers):
-    """Rows [r0, r1) of one voxel column, into the buffer of rows."""
-    factors, values, rows, place, part = buffers
-    count = factors.shape[0]
-    for k in range(count):
-        values[PAD + k] = factors[k] * source[k]
-    m, step, g, height = shape
-    if _quick(shape, fast):
-        spread_fast(m, step, height, k0, values, top, r0, r1, place, part, rows)
-        return
-    rows[r0 - top : r1 - top] = 0
-    spread_exact(m, step, g, height, k0, count, values[PAD:], top, r0, r1, rows)
-
-
-@_compiled
-def _collect(shape, fast, k0, data, column, start, stop, weights, row, n, flip, top, r0, r1,
-             squared, buffers, total):  # fmt: skip
-    """Add to `total` what a voxel column collects of columns `column + c`, start <= c < stop."""
-    factors, values, rows, place, part = buffers
-    count = factors.shape[0]
-    rows[r0 - top : r0 - top + PAD] = 0
-    rows[PAD + r1 - top : 2 * PAD + r1 - top] = 0
-    for c in range(start, stop):
-        w = rows.dtype.type(weights[c])
-        w = w * w if squared else w
-        line, target = data[column + c, row : row + n], rows[PAD:]
-        if flip:
-            for r in range(r0 - top, r1 - top):
-                old = target[r] if c > start else rows.dtype.type(0)
-                target[r] = old + w * line[n - 1 - r]
-        elif c > start:
-            _add(target, w, line, r0 - top, r1 - top)
-        else:
-            for r in range(r0 - top, r1 - top):
-                target[r] = w * line[r]
-    m, step, g, height = shape
-    if _quick(shape, fast):
-        k1, k2 = slices_of(m, step, k0, k0 + count, r0, r1)
-        collect_fast(m, step, height, k1, k2, k0, top, rows, place, part, values)
-    else:
-        k1, k2 = k0, k0 + count
-        collect_exact(m, step, g, height, k0, count, values, top, r0, r1, rows[PAD:], squared)
-    for k in range(k1 - k0, k2 - k0):
-        factor = factors[k] * factors[k] if squared else factors[k]
-        total[k] += factor * values[k]
+    even = abs(shape[2] - step) <= 1e-12 * step
+    return work.itemsize == 4 and even and step <= STEEPEST and step * STEEPEST >= 1.0
 
 
 @_fused
-def _add(out, weight, source, start, stop):
-    for r in range(start, stop):
-        out[r] += weight * source[r]
+def _weigh(out, factors, source, count):
+    for k in range(count):
+        store(out, k, load(factors, k) * out.dtype.type(load(source, k)))
+
+
+@_fused
+def _weigh_all(out, weight, source, count):
+    for k in range(count):
+        store(out, k, weight * out.dtype.type(load(source, k)))
+
+
+@_fused
+def _add(out, weight, source, count):
+    for k in range(count):
+        add(out, k, weight * out.dtype.type(load(source, k)))
+
+
+@_fused
+def _add_product(out, one, two, count):
+    for k in range(count):
+        add(out, k, load(one, k) * load(two, k))

@@ -300,7 +300,7 @@ def _along_rays(projector: Projector) -> PlanarRunner | VolumeRunner:
 
 
 def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
-    from geometries.kernels.footprint import Footprint
+    from geometries.kernels.footprint import footprint
     from geometries.kernels.footprint_image import PlanarFootprint
     from geometries.kernels.footprint_views import embedded
 
@@ -311,7 +311,7 @@ def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
         scan = embedded(kind, frames, detector, grid)
         return PlanarRunner(projector, PlanarFootprint(scan, box))
     scan = VolumeScan.from_frames(kind, frames, detector, grid)
-    return VolumeRunner(projector, Footprint(scan, projector._kernel, box))
+    return VolumeRunner(projector, footprint(scan, projector._kernel, box))
 
 
 _RUNNERS: dict[tuple[str, str], Callable[[Projector], Any]] = {

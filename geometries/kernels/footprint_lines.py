@@ -1,0 +1,256 @@
+"""Tiles of the footprint of images in precision "fast": whole lines of pixels, in float32.
+
+The shadows of the corners of pixels are found in float64, each once for the pixels that share it.
+A trapezoid is then kept as offsets from the first cell that it meets, which float32 resolves to
+some 1e-7 of a cell wherever the cell is; areas and weights are those of `footprint_profile`.
+Forward scatters to the columns of the whole detector, along the axis of the image on which the
+shadow moves faster, so that neighbours rarely meet in a cell; adjoint gathers. A batch shares the
+weights, and sums are cleared into a longer one now and then. Exact precisions are
+`footprint_planar`'s.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from geometries.kernels.footprint_planar import turned_view
+from geometries.kernels.footprint_profile import meets
+from linops.compiled.noalias import add, load, store
+
+__all__ = ["adjoint_tile", "forward_tile"]
+
+_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_LINE = 128
+_LINES = 16  # lines between two additions of a forward tile's partial sums
+_VIEWS = 32  # views between those of an adjoint
+_ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+
+
+@_compiled
+def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, images, turned,
+                 first, plane, out, first_column, tile):  # fmt: skip
+    """`images` (B, ly, lx), `turned` the same transposed; `out` (B, views, columns, 1)."""
+    view, c0, c1 = tile
+    number = numbers[view]
+    out[:, view, c0:c1] = 0
+    cols, j0, j1 = cells[1], max(c0 + first_column, 0), min(c1 + first_column, cells[1])
+    if number < 0 or number >= table.shape[0] or j0 >= j1:
+        return
+    turn, t, sides, x0, x1, y0, y1 = turned_view(diverging, table[number], spacing, plane)
+    if x0 >= x1 or y0 >= y1:
+        return
+    lines, dx, dy = (turned, first[1], first[2]) if turn else (images, first[2], first[1])
+    batch = out.shape[0]
+    # Of the whole detector, so that the order of sums does not depend on the columns asked for.
+    total = np.zeros((batch, cols + 2))
+    recent = np.zeros((batch, cols + 2), np.float32)
+    below, above = np.empty(x1 - x0 + 1), np.empty(x1 - x0 + 1)
+    firsts, shape, areas, place = _empty()
+    values = np.empty(_LINE, np.float32)
+    _corners(diverging, curved, t, x0, y0 - 0.5, below)
+    for y in range(y0, y1):
+        _corners(diverging, curved, t, x0, y + 0.5, above)
+        for x in range(x0, x1, _LINE):
+            m = min(_LINE, x1 - x)
+            if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
+                continue
+            count = _shapes(diverging, curved, box, t, sides, x, m, y, below[x - x0 :],
+                            above[x - x0 :], cols, firsts, shape)  # fmt: skip
+            for n in range(count):
+                _weigh(shape, m, n, areas)
+                _places(firsts, m, n, cols, place)
+                for b in range(batch):
+                    _multiply(areas[2], lines[b, y - dy, x - dx :], m, values)
+                    for i in range(m):
+                        recent[b, place[i]] += values[i]
+        below, above = above, below
+        if y % _LINES == _LINES - 1 or y == y1 - 1:
+            total += recent
+            recent[:] = 0
+    for b in range(batch):
+        for j in range(j0, j1):
+            out[b, view, j - first_column, 0] = total[b, j + 1]
+
+
+@_compiled
+def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, sinograms,
+                 first_column, out, first, plane, tile):  # fmt: skip
+    """`sinograms` (B, views, columns, 1); the task owns lines [y0, y1) of `out` (B, ly, lx, 1)."""
+    out[:, tile[0] : tile[1]] = 0
+    columns, cols, batch = sinograms.shape[2], cells[1], out.shape[0]
+    j0, j1 = max(first_column, 0), min(first_column + columns, cols)
+    x0, x1 = plane[0], plane[1]
+    y0, y1 = max(tile[0] + first[1], plane[2]), min(tile[1] + first[1], plane[3])
+    if j0 >= j1 or x0 >= x1 or y0 >= y1:
+        return
+    image = out.reshape(batch, out.shape[1], out.shape[2])
+    below, above = np.empty(x1 - x0 + 1), np.empty(x1 - x0 + 1)
+    firsts, shape, areas, place = _empty()
+    data = np.zeros((batch, cols + 2), np.float32)
+    sums = np.zeros((batch, y1 - y0, x1 - x0), np.float32)
+    for view in range(numbers.shape[0]):
+        number = numbers[view]
+        if 0 <= number < table.shape[0]:
+            t = table[number]
+            for b in range(batch):
+                for j in range(j0, j1):
+                    data[b, j + 1] = sinograms[b, view, j - first_column, 0]
+            _corners(diverging, curved, t, x0, y0 - 0.5, below)
+            for y in range(y0, y1):
+                _corners(diverging, curved, t, x0, y + 0.5, above)
+                for x in range(x0, x1, _LINE):
+                    m = min(_LINE, x1 - x)
+                    if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
+                        continue
+                    count = _shapes(diverging, curved, box, t, spacing, x, m, y, below[x - x0 :],
+                                    above[x - x0 :], cols, firsts, shape)  # fmt: skip
+                    for n in range(count):
+                        _weigh(shape, m, n, areas)
+                        _places(firsts, m, n, cols, place)
+                        for b in range(batch):
+                            _gather(sums[b, y - y0, x - x0 :], areas[2], data[b], place, m)
+                below, above = above, below
+        if view % _VIEWS == _VIEWS - 1 or view == numbers.shape[0] - 1:
+            for b in range(batch):
+                for y in range(y0, y1):
+                    for x in range(x0, x1):
+                        image[b, y - first[1], x - first[2]] += sums[b, y - y0, x - x0]
+            sums[:] = 0
+
+
+@_compiled
+def _empty():
+    """First cells, shapes, areas up to two edges and weights, and places of a line."""
+    return (np.empty(_LINE, np.int32), np.empty((9, _LINE), np.float32),
+            np.empty((3, _LINE), np.float32), np.empty(_LINE, np.int32))  # fmt: skip
+
+
+@_compiled
+def _corners(diverging, curved, t, x0, y, line):
+    """Where the corners x0 - 1/2, x0 + 1/2, ... at height y have their shadows, in cells."""
+    for i in range(line.shape[0]):
+        x = x0 - 0.5 + np.int32(i)
+        a = t[0] + t[1] * x + t[2] * y
+        if diverging:
+            b = t[3] + t[4] * x + t[5] * y
+            a = t[7] + t[6] * (math.atan2(a, b) if curved else a / b)
+        store(line, i, a)
+
+
+@_compiled
+def _shapes(diverging, curved, box, t, spacing, x0, m, y, below, above, cols, firsts, shape):
+    """The first cell of each pixel, and from there its trapezoid; the cells that the widest has.
+
+    Lines of `shape`: c0, c1, c2, the widths of its three parts, half the inverse of the first and
+    the last, and its height.
+    """
+    most = np.int32(-1)
+    for i in range(m):
+        p, q, r, s = load(below, i), load(above, i), load(below, i + 1), load(above, i + 1)
+        low, high = (p if p < q else q), (q if p < q else p)
+        left, right = (r if r < s else s), (s if r < s else r)
+        least, inner = (low if low < left else left), (left if low < left else low)
+        outer, last = (high if high < right else right), (right if high < right else high)
+        second, third = (inner if inner < outer else outer), (outer if inner < outer else inner)
+        if box:
+            least, last = _box(diverging, curved, t, spacing, float(x0 + np.int32(i)), float(y))
+            second, third = least, last
+        cell = math.floor(least + 0.5)
+        cell = cell if cell > -1e9 else -1e9
+        cell = cell if cell < 1e9 else 1e9
+        c0, c1 = np.float32(least - cell), np.float32(second - cell)
+        c2, c3 = np.float32(third - cell), np.float32(last - cell)
+        store(firsts, i, np.int32(cell))
+        here = np.int32(math.ceil(c3 - _HALF))
+        reached = (cell < cols) & (cell + here >= 0)
+        most = max(most, here if reached else np.int32(-1))
+        rise, fall = c1 - c0, c3 - c2
+        store(shape[0], i, c0)
+        store(shape[1], i, c1)
+        store(shape[2], i, c2)
+        store(shape[3], i, rise)
+        store(shape[4], i, c2 - c1)
+        store(shape[5], i, fall)
+        store(shape[6], i, _HALF / rise if rise > _ZERO else _ZERO)
+        store(shape[7], i, _HALF / fall if fall > _ZERO else _ZERO)
+        store(shape[8], i, np.float32(2.0) / ((c3 - c0) + (c2 - c1)))
+    mass = np.float32(t[10])
+    for i in range(m):
+        scale = mass
+        if diverging:
+            x = float(x0 + np.int32(i))
+            a = np.float32(t[0] + t[1] * x + t[2] * y)
+            b = np.float32(t[3] + t[4] * x + t[5] * y)
+            h = np.sqrt(a * a + b * b)
+            scale = mass / h if curved else mass * h / (b * b)
+        shape[8, i] *= scale
+    return most + 1
+
+
+@_compiled
+def _box(diverging, curved, t, spacing, x, y):
+    """Both ends of the profile of constant height."""
+    a = t[0] + t[1] * x + t[2] * y
+    if not diverging:
+        return a - t[5], a + t[5]
+    b = t[3] + t[4] * x + t[5] * y
+    across = abs(t[8] + spacing[0] * x) * spacing[1]
+    along = abs(t[9] + spacing[1] * y) * spacing[0]
+    squared = a * a + b * b if curved else b * b
+    half = 0.5 * t[6] * max(across, along) / squared
+    middle = t[7] + t[6] * (math.atan2(a, b) if curved else a / b)
+    return middle - half, middle + half
+
+
+@_compiled
+def _weigh(shape, m, n, areas):
+    """Weights of the cells `firsts + n`, into the last line of `areas`; n rises from 0."""
+    if n == 0:
+        areas[:2] = 0
+    before, after = areas[n % 2], areas[(n + 1) % 2]
+    edge, weights = np.float32(n) + _HALF, areas[2]
+    for i in range(m):
+        rise, flat, fall = load(shape[3], i), load(shape[4], i), load(shape[5], i)
+        one, two, three = (
+            edge - load(shape[0], i),
+            edge - load(shape[1], i),
+            edge - load(shape[2], i),
+        )
+        one = one if one > _ZERO else _ZERO
+        one = one if one < rise else rise
+        two = two if two > _ZERO else _ZERO
+        two = two if two < flat else flat
+        three = three if three > _ZERO else _ZERO
+        three = three if three < fall else fall
+        area = one * one * load(shape[6], i) + two + (three - three * three * load(shape[7], i))
+        store(after, i, area)
+        store(weights, i, load(shape[8], i) * (area - load(before, i)))
+
+
+@_compiled
+def _places(firsts, m, n, cols, place):
+    """Where cells `firsts + n` stand between one number before the first column and one after."""
+    shift, last = np.int32(n + 1), np.int32(cols + 1)
+    for i in range(m):
+        cell = load(firsts, i) + shift
+        cell = cell if cell > np.int32(0) else np.int32(0)
+        store(place, i, cell if cell < last else last)
+
+
+@_compiled
+def _multiply(weights, source, m, values):
+    for i in range(m):
+        w = load(weights, i)
+        value = w * np.float32(load(source, i))
+        store(values, i, value if w != _ZERO else _ZERO)
+
+
+@_compiled
+def _gather(total, weights, data, place, m):
+    for i in range(m):
+        w = load(weights, i)
+        value = w * load(data, load(place, i))
+        add(total, i, value if w != _ZERO else _ZERO)
