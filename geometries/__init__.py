@@ -85,9 +85,11 @@ __all__ = [
     "saddle",
     "sinusoidal",
     "sweep_centers",
+    "truncation",
 ]
 
 _LATER = {
+    "truncation": "geometries.field",
     "from_astra": "geometries.astra",
     "from_path": "geometries.orbits",
     "perturb": "geometries.orbits",

@@ -1,4 +1,4 @@
-"""The grid that covers what a scan sees: `Grid.for_geometry`.
+"""The grid that covers what a scan sees, `Grid.for_geometry`, and whether a scan sees a grid whole.
 
 Widths follow from the field of view at the axis, heights from the detector's rows and the travel of
 the scan, with further slices where oblique rays reach beyond.
@@ -17,9 +17,10 @@ from geometries.grid import Grid, lengths
 from geometries.trajectory import Trajectory
 from linops.errors import GeometryError
 
-__all__ = ["covering_grid"]
+__all__ = ["covering_grid", "truncation"]
 
 _ROUND = 1e-9  # of a slice: what rounding may add to a count
+_TRUNCATED = 0.02  # of all rows of all views, more than which warns
 
 
 def covering_grid(geometry: Any, spacing: Any, axial_padding: Any, support: str) -> Grid:
@@ -95,6 +96,62 @@ def _seen(frames: Trajectory) -> tuple[float, float, np.ndarray]:
 
 def _ceil(number: float) -> int:
     return math.ceil(number - _ROUND)
+
+
+def truncation(A: Any, region: Any = "ellipse") -> float:
+    """The share of the rows of all views in which an object reaches the first or the last column.
+
+    Such rows miss a part of the object, or may; a reconstruction then shows a bright rim and wrong
+    values near the edge of the field. Costs one projection.
+
+    Parameters
+    ----------
+    A
+        A `Projector`.
+    region
+        Where the object is: `"ellipse"`, inscribed in the plane of the grid; None, all of it; or
+        a 0/1 mask that broadcasts to the grid's shape, such as `(y, x)`.
+
+    Raises
+    ------
+    GeometryError
+        For another word, or a mask that does not fit.
+
+    Warns
+    -----
+    UserWarning
+        Where the share is above 0.02.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from geometries import Detector, Grid, ParallelBeam, Projector
+    >>> angles = np.linspace(0, np.pi, 8, endpoint=False)
+    >>> truncation(Projector(ParallelBeam(angles, Detector(12)), Grid((8, 8))))
+    0.0
+    """
+    shape = tuple(A.domain.shape)
+    if isinstance(region, str) and region == "ellipse":
+        y, x = (np.linspace(-1, 1, 2 * n + 1)[1::2] for n in shape[-2:])
+        region = y[:, None] ** 2 + x**2 <= 1
+    try:
+        mask = np.broadcast_to(np.asarray(True if region is None else region, bool), shape)
+    except ValueError:
+        raise GeometryError(
+            f"region is {region!r}; it is 'ellipse', None, or a mask that broadcasts to {shape}"
+        ) from None
+    seen = np.asarray(A @ np.ascontiguousarray(mask, A.dtype))
+    rows = (seen[..., 0] > 0) | (seen[..., -1] > 0)
+    share = float(rows.mean()) if rows.size else 0.0
+    if share > _TRUNCATED:
+        warnings.warn(
+            f"the object reaches the edge columns in {100 * share:.3g} % of the rows of all views: "
+            "what lies beyond them is not measured. Take a wider detector (`pad_columns` "
+            "continues the data) or a smaller region.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return share
 
 
 def _warned(grid: Grid) -> Grid:

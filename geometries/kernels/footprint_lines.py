@@ -23,10 +23,10 @@ from linops.compiled.noalias import add, load, store
 __all__ = ["adjoint_tile", "forward_tile"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
-_LINE = 128
+_LINE = 256
 _LINES = 16  # lines between two additions of a forward tile's partial sums
 _VIEWS = 32  # views between those of an adjoint
-_ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+_ZERO, _HALF = np.float32(0.0), np.float32(0.5)
 
 
 @_compiled
@@ -48,7 +48,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
     total = np.zeros((batch, cols + 2))
     recent = np.zeros((batch, cols + 2), np.float32)
     below, above = np.empty(x1 - x0 + 1), np.empty(x1 - x0 + 1)
-    firsts, shape, areas, place = _empty()
+    firsts, shape, areas, place, vertices = _empty()
     values = np.empty(_LINE, np.float32)
     _corners(diverging, curved, t, x0, y0 - 0.5, below)
     for y in range(y0, y1):
@@ -57,15 +57,14 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             m = min(_LINE, x1 - x)
             if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                 continue
-            count = _shapes(diverging, curved, box, t, sides, x, m, y, below[x - x0 :],
-                            above[x - x0 :], cols, firsts, shape)  # fmt: skip
+            count = _shapes(diverging, curved, box, t, sides, x, m, y, below,
+                            above, x - x0, cols, firsts, shape, vertices)  # fmt: skip
             for n in range(count):
                 _weigh(shape, m, n, areas)
                 _places(firsts, m, n, cols, place)
                 for b in range(batch):
-                    _multiply(areas[2], lines[b, y - dy, x - dx :], m, values)
-                    for i in range(m):
-                        recent[b, place[i]] += values[i]
+                    _multiply(areas, lines[b, y - dy, x - dx :], m, values)
+                    _scatter(recent[b], place, values, m)
         below, above = above, below
         if y % _LINES == _LINES - 1 or y == y1 - 1:
             total += recent
@@ -88,7 +87,7 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
         return
     image = out.reshape(batch, out.shape[1], out.shape[2])
     below, above = np.empty(x1 - x0 + 1), np.empty(x1 - x0 + 1)
-    firsts, shape, areas, place = _empty()
+    firsts, shape, areas, place, vertices = _empty()
     data = np.zeros((batch, cols + 2), np.float32)
     sums = np.zeros((batch, y1 - y0, x1 - x0), np.float32)
     for view in range(numbers.shape[0]):
@@ -105,13 +104,13 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
                     m = min(_LINE, x1 - x)
                     if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                         continue
-                    count = _shapes(diverging, curved, box, t, spacing, x, m, y, below[x - x0 :],
-                                    above[x - x0 :], cols, firsts, shape)  # fmt: skip
+                    count = _shapes(diverging, curved, box, t, spacing, x, m, y, below,
+                                    above, x - x0, cols, firsts, shape, vertices)  # fmt: skip
                     for n in range(count):
                         _weigh(shape, m, n, areas)
                         _places(firsts, m, n, cols, place)
                         for b in range(batch):
-                            _gather(sums[b, y - y0, x - x0 :], areas[2], data[b], place, m)
+                            _gather(sums[b, y - y0, x - x0 :], areas, data[b], place, m)
                 below, above = above, below
         if view % _VIEWS == _VIEWS - 1 or view == numbers.shape[0] - 1:
             for b in range(batch):
@@ -123,9 +122,13 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
 
 @_compiled
 def _empty():
-    """First cells, shapes, areas up to two edges and weights, and places of a line."""
-    return (np.empty(_LINE, np.int32), np.empty((9, _LINE), np.float32),
-            np.empty((3, _LINE), np.float32), np.empty(_LINE, np.int32))  # fmt: skip
+    """Room for the pixels of a line: first cells; nine lines of numbers of their profiles; areas
+    up to two edges and weights; places of cells; four vertices. Lines follow each other in flat
+    arrays, because a view of an array costs as much as ten pixels.
+    """
+    return (np.empty(_LINE, np.int32), np.empty(9 * _LINE, np.float32),
+            np.empty(3 * _LINE, np.float32), np.empty(_LINE, np.int32),
+            np.empty(4 * _LINE))  # fmt: skip
 
 
 @_compiled
@@ -141,93 +144,141 @@ def _corners(diverging, curved, t, x0, y, line):
 
 
 @_compiled
-def _shapes(diverging, curved, box, t, spacing, x0, m, y, below, above, cols, firsts, shape):
-    """The first cell of each pixel, and from there its trapezoid; the cells that the widest has.
+def _shapes(diverging, curved, box, t, spacing, x0, m, y, below, above, at, cols, firsts, shape,
+            vertices):  # fmt: skip
+    """The first cell of each pixel, and from there its profile; the cells that the widest has.
 
-    Lines of `shape`: c0, c1, c2, the widths of its three parts, half the inverse of the first and
-    the last, and its height.
+    Lines of `shape`: c0, c1, c2, the widths of the three parts, half the inverse of the first and
+    the last, and the height. `below[at]`, `above[at]` are the first corners.
     """
-    most = np.int32(-1)
-    for i in range(m):
-        p, q, r, s = load(below, i), load(above, i), load(below, i + 1), load(above, i + 1)
-        low, high = (p if p < q else q), (q if p < q else p)
-        left, right = (r if r < s else s), (s if r < s else r)
-        least, inner = (low if low < left else left), (left if low < left else low)
-        outer, last = (high if high < right else right), (right if high < right else high)
-        second, third = (inner if inner < outer else outer), (outer if inner < outer else inner)
-        if box:
-            least, last = _box(diverging, curved, t, spacing, float(x0 + np.int32(i)), float(y))
-            second, third = least, last
-        cell = math.floor(least + 0.5)
-        cell = cell if cell > -1e9 else -1e9
-        cell = cell if cell < 1e9 else 1e9
-        c0, c1 = np.float32(least - cell), np.float32(second - cell)
-        c2, c3 = np.float32(third - cell), np.float32(last - cell)
-        store(firsts, i, np.int32(cell))
-        here = np.int32(math.ceil(c3 - _HALF))
-        reached = (cell < cols) & (cell + here >= 0)
-        most = max(most, here if reached else np.int32(-1))
-        rise, fall = c1 - c0, c3 - c2
-        store(shape[0], i, c0)
-        store(shape[1], i, c1)
-        store(shape[2], i, c2)
-        store(shape[3], i, rise)
-        store(shape[4], i, c2 - c1)
-        store(shape[5], i, fall)
-        store(shape[6], i, _HALF / rise if rise > _ZERO else _ZERO)
-        store(shape[7], i, _HALF / fall if fall > _ZERO else _ZERO)
-        store(shape[8], i, np.float32(2.0) / ((c3 - c0) + (c2 - c1)))
-    mass = np.float32(t[10])
-    for i in range(m):
-        scale = mass
-        if diverging:
-            x = float(x0 + np.int32(i))
-            a = np.float32(t[0] + t[1] * x + t[2] * y)
-            b = np.float32(t[3] + t[4] * x + t[5] * y)
-            h = np.sqrt(a * a + b * b)
-            scale = mass / h if curved else mass * h / (b * b)
-        shape[8, i] *= scale
+    if box:
+        _ends(diverging, curved, t, spacing, x0, m, y, vertices)
+    else:
+        _sort(below, above, at, m, vertices)
+    _relate(vertices, m, firsts, shape)
+    most = _widest(firsts, shape, m, cols)
+    _parts(shape, m)
+    _heights(diverging, curved, t, x0, m, y, shape)
     return most + 1
 
 
 @_compiled
-def _box(diverging, curved, t, spacing, x, y):
-    """Both ends of the profile of constant height."""
-    a = t[0] + t[1] * x + t[2] * y
-    if not diverging:
-        return a - t[5], a + t[5]
-    b = t[3] + t[4] * x + t[5] * y
-    across = abs(t[8] + spacing[0] * x) * spacing[1]
-    along = abs(t[9] + spacing[1] * y) * spacing[0]
-    squared = a * a + b * b if curved else b * b
-    half = 0.5 * t[6] * max(across, along) / squared
-    middle = t[7] + t[6] * (math.atan2(a, b) if curved else a / b)
-    return middle - half, middle + half
+def _sort(below, above, at, m, vertices):
+    """The shadows of four corners in rising order."""
+    for i in range(m):
+        p, q = load(below, at + i), load(above, at + i)
+        r, s = load(below, at + 1 + i), load(above, at + 1 + i)
+        low, high = (p if p < q else q), (q if p < q else p)
+        left, right = (r if r < s else s), (s if r < s else r)
+        least, inner = (low if low < left else left), (left if low < left else low)
+        outer, most = (high if high < right else right), (right if high < right else high)
+        store(vertices, i, least)
+        store(vertices, _LINE + i, inner if inner < outer else outer)
+        store(vertices, 2 * _LINE + i, outer if inner < outer else inner)
+        store(vertices, 3 * _LINE + i, most)
+
+
+@_compiled
+def _ends(diverging, curved, t, spacing, x0, m, y, vertices):
+    """The two ends of profiles of constant height, twice each."""
+    a0, a1 = t[0] + t[2] * y + t[1] * x0, t[1]
+    b0, b1 = t[3] + t[5] * y + t[4] * x0, t[4]
+    first, dx, dy, fixed = t[8] + spacing[0] * x0, spacing[0], spacing[1], t[5]
+    scale, shift, along = t[6], t[7], abs(t[9] + spacing[1] * y) * spacing[0]
+    for i in range(m):
+        step = float(np.int32(i))
+        a, half = a0 + a1 * step, fixed
+        if diverging:
+            b = b0 + b1 * step
+            across = abs(first + dx * step) * dy
+            widest = across if across > along else along
+            half = 0.5 * scale * widest / (a * a + b * b if curved else b * b)
+            a = shift + scale * (math.atan2(a, b) if curved else a / b)
+        store(vertices, i, a - half)
+        store(vertices, _LINE + i, a - half)
+        store(vertices, 2 * _LINE + i, a + half)
+        store(vertices, 3 * _LINE + i, a + half)
+
+
+@_compiled
+def _relate(vertices, m, firsts, shape):
+    """The cell in which a profile begins, and its vertices from there (in 0, 1, 2 and 8)."""
+    for i in range(m):
+        c0 = load(vertices, i)
+        cell = np.floor(c0 + 0.5)
+        cell = cell if cell > -1e9 else -1e9
+        cell = cell if cell < 1e9 else 1e9
+        store(firsts, i, np.int32(cell))
+        store(shape, i, np.float32(c0 - cell))
+        store(shape, _LINE + i, np.float32(load(vertices, _LINE + i) - cell))
+        store(shape, 2 * _LINE + i, np.float32(load(vertices, 2 * _LINE + i) - cell))
+        store(shape, 8 * _LINE + i, np.float32(load(vertices, 3 * _LINE + i) - cell))
+
+
+@_compiled
+def _widest(firsts, shape, m, cols):
+    """How far beyond its first cell any profile reaches, of those that reach the detector."""
+    most, none, last = np.int32(-1), np.int32(-1), np.int32(cols)
+    for i in range(m):
+        here, first = np.int32(np.ceil(load(shape, 8 * _LINE + i) - _HALF)), load(firsts, i)
+        here = here if first < last else none
+        here = here if first + here >= np.int32(0) else none
+        most = here if here > most else most
+    return most
+
+
+@_compiled
+def _parts(shape, m):
+    """Widths of the parts of profiles, and half the inverse of the first and the last."""
+    for i in range(m):
+        c1, c2 = load(shape, _LINE + i), load(shape, 2 * _LINE + i)
+        left, right = c1 - load(shape, i), load(shape, 8 * _LINE + i) - c2
+        store(shape, 3 * _LINE + i, left)
+        store(shape, 4 * _LINE + i, c2 - c1)
+        store(shape, 5 * _LINE + i, right)
+        store(shape, 6 * _LINE + i, _HALF / left if left > _ZERO else _ZERO)
+        store(shape, 7 * _LINE + i, _HALF / right if right > _ZERO else _ZERO)
+
+
+@_compiled
+def _heights(diverging, curved, t, x0, m, y, shape):
+    mass = np.float32(t[10])
+    a0, a1 = t[0] + t[2] * y + t[1] * x0, t[1]
+    b0, b1 = t[3] + t[5] * y + t[4] * x0, t[4]
+    for i in range(m):
+        area = _HALF * (load(shape, 3 * _LINE + i) + load(shape, 5 * _LINE + i))
+        area += load(shape, 4 * _LINE + i)
+        if diverging:
+            step = float(np.int32(i))
+            a, b = np.float32(a0 + a1 * step), np.float32(b0 + b1 * step)
+            h = np.sqrt(a * a + b * b)
+            area = area * h if curved else area * (b * b) / h
+        store(shape, 8 * _LINE + i, mass / area)
 
 
 @_compiled
 def _weigh(shape, m, n, areas):
     """Weights of the cells `firsts + n`, into the last line of `areas`; n rises from 0."""
     if n == 0:
-        areas[:2] = 0
-    before, after = areas[n % 2], areas[(n + 1) % 2]
-    edge, weights = np.float32(n) + _HALF, areas[2]
+        areas[:] = 0
+    before, after = (n % 2) * _LINE, (1 - n % 2) * _LINE
+    edge = np.float32(n) + _HALF
     for i in range(m):
-        rise, flat, fall = load(shape[3], i), load(shape[4], i), load(shape[5], i)
-        one, two, three = (
-            edge - load(shape[0], i),
-            edge - load(shape[1], i),
-            edge - load(shape[2], i),
-        )
+        rise, flat = load(shape, 3 * _LINE + i), load(shape, 4 * _LINE + i)
+        fall = load(shape, 5 * _LINE + i)
+        one, two = edge - load(shape, i), edge - load(shape, _LINE + i)
+        three = edge - load(shape, 2 * _LINE + i)
         one = one if one > _ZERO else _ZERO
         one = one if one < rise else rise
         two = two if two > _ZERO else _ZERO
         two = two if two < flat else flat
         three = three if three > _ZERO else _ZERO
         three = three if three < fall else fall
-        area = one * one * load(shape[6], i) + two + (three - three * three * load(shape[7], i))
-        store(after, i, area)
-        store(weights, i, load(shape[8], i) * (area - load(before, i)))
+        area = one * one * load(shape, 6 * _LINE + i) + two
+        area += three - three * three * load(shape, 7 * _LINE + i)
+        store(areas, after + i, area)
+        weight = load(shape, 8 * _LINE + i) * (area - load(areas, before + i))
+        store(areas, 2 * _LINE + i, weight)
 
 
 @_compiled
@@ -241,16 +292,22 @@ def _places(firsts, m, n, cols, place):
 
 
 @_compiled
-def _multiply(weights, source, m, values):
+def _multiply(areas, source, m, values):
     for i in range(m):
-        w = load(weights, i)
+        w = load(areas, 2 * _LINE + i)
         value = w * np.float32(load(source, i))
         store(values, i, value if w != _ZERO else _ZERO)
 
 
 @_compiled
-def _gather(total, weights, data, place, m):
+def _scatter(total, place, values, m):
     for i in range(m):
-        w = load(weights, i)
+        add(total, load(place, i), load(values, i))
+
+
+@_compiled
+def _gather(total, areas, data, place, m):
+    for i in range(m):
+        w = load(areas, 2 * _LINE + i)
         value = w * load(data, load(place, i))
         add(total, i, value if w != _ZERO else _ZERO)

@@ -16,6 +16,7 @@ from geometries import (
     Projector,
     Trajectory,
     field,
+    truncation,
 )
 from linops.errors import GeometryError
 
@@ -98,6 +99,33 @@ def test_a_grid_larger_than_memory_warns_with_its_size(monkeypatch: pytest.Monke
     assert record[0].filename == __file__
     monkeypatch.setattr(field, "_memory", lambda: 4 * 9 * 32 * 32)
     Grid.for_geometry(cone())
+
+
+@pytest.mark.parametrize("model", ["siddon", "footprint"])
+def test_objects_that_reach_the_edge_columns_are_told(model: str) -> None:
+    angles = np.linspace(0, np.pi, 50, endpoint=False) + 0.01
+    grid = Grid((40, 40))
+    # A disc of radius 20 within 22 columns on each side; offsets push it over one edge.
+    for offset, wanted in ((0.0, 0.0), (2.5, 1.0), (-2.5, 1.0)):
+        A = Projector(ParallelBeam(angles, Detector(44, offset=offset)), grid, model=model)
+        if wanted:
+            with pytest.warns(UserWarning, match="edge columns in 100 % of the rows") as record:
+                assert truncation(A) == wanted
+            assert record[0].filename == __file__
+        else:
+            assert truncation(A) == wanted
+    # One voxel whose shadow is at an edge in one view of 50: 2 %, and of 49, which is more.
+    far = np.zeros((40, 40), bool)
+    far[20, 39] = True
+    turned = np.array([0.0, *(np.pi / 2 + np.linspace(-0.1, 0.1, 49))])
+    A = Projector(ParallelBeam(turned, Detector(40)), grid, model=model)
+    assert truncation(A, far) == 0.02
+    with pytest.warns(UserWarning, match=r"2.04 %"):
+        truncation(A.block("view", 0, 49), far)
+    with pytest.raises(GeometryError, match="region"):
+        truncation(A, "square")
+    with pytest.raises(GeometryError, match="region"):
+        truncation(A, np.ones((3, 40)))
 
 
 @pytest.mark.parametrize(
