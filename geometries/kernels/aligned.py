@@ -31,7 +31,7 @@ from linops.compiled import pool
 from linops.compiled.noalias import add, load
 from linops.errors import GeometryError
 
-__all__ = ["kernel"]
+__all__ = ["Aligned", "add_listed", "kernel"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
@@ -62,7 +62,7 @@ def _forward(table, part, volume, out, cut, work):
             out[b, view, c, :] = 0
             at = ((b * out.shape[1] + view) * out.shape[2] + c) * out.shape[3] + common[0]
             begin = b * local[0] * lx * local[2] + common[1]
-            _add(result, at, flat, begin, local[2], common[2], cells, starts, met)
+            add_listed(result, at, flat, begin, local[2], common[2], cells, starts, met)
 
 
 @_compiled
@@ -93,7 +93,7 @@ def _adjoint(table, part, projections, out, cut, work):
                 for b in range(out.shape[0]):
                     at = ((b * ly + y) * lx + x) * lz + common[1]
                     begin = b * some * lc * lr + common[0]
-                    _add(result, at, flat, begin, lr, common[2], lines, weights, met)
+                    add_listed(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
 @_compiled
@@ -119,7 +119,7 @@ def _forward_subset(table, part, values, out, cut, work):
             for b in range(out.shape[0]):
                 at = (b * out.shape[1] + view) * out.shape[2] + left + lines[m]
                 begin = (b * values.shape[1] + s) * values.shape[2] + common[1]
-                _add(result, at * out.shape[3] + common[0], flat, begin, 0, common[2], source,
+                add_listed(result, at * out.shape[3] + common[0], flat, begin, 0, common[2], source,
                      weights[m:], 1)  # fmt: skip
 
 
@@ -145,11 +145,11 @@ def _adjoint_subset(table, part, projections, out, cut, work):
             for b in range(out.shape[0]):
                 at = (b * out.shape[1] + s) * out.shape[2] + common[1]
                 begin = b * some * lc * lr + common[0]
-                _add(result, at, flat, begin, lr, common[2], lines, weights, met)
+                add_listed(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
 @_compiled
-def _add(total, at, source, begin, width, count, lines, weights, met):
+def add_listed(total, at, source, begin, width, count, lines, weights, met):
     """Add `met` weighted lines of `count` numbers to those at `total[at]`.
 
     Line m starts at ``source[begin + lines[m] * width]``.
@@ -172,7 +172,7 @@ def _add(total, at, source, begin, width, count, lines, weights, met):
         m += 1
 
 
-class _Aligned(VolumeKernel):
+class Aligned(VolumeKernel):
     """Rows that are slices."""
 
     forward_tile = staticmethod(_forward)
@@ -197,4 +197,4 @@ class _Aligned(VolumeKernel):
         return detector_cuts(views, out.shape[2], pool.workers(), most=_COLUMNS)
 
 
-kernel = _Aligned()
+kernel = Aligned()
