@@ -1,4 +1,4 @@
-"""Exact 3-D Siddon for parallel beams whose detector rows coincide with slices.
+"""Parallel beams whose detector rows coincide with slices: exact Siddon, and Joseph's model.
 
 Row i sees slice i + shift alone, so one walk in the (x, y) plane serves all rows, and with z
 fastest in memory the inner loops are contiguous. The forward task owns detector columns and walks;
@@ -17,11 +17,13 @@ Scratch a thread: 28 bytes a cell that a column's walk meets (forward), 512 a de
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from geometries.kernels.aligned_rays import VIEWS, crossing, empty_rays, real_views, set_rays
+from geometries.kernels.joseph_rays import plane_samples
 from geometries.kernels.rays3d import plane_ray, plane_walk
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
@@ -31,7 +33,7 @@ from linops.compiled import pool
 from linops.compiled.noalias import add, load
 from linops.errors import GeometryError
 
-__all__ = ["Aligned", "add_listed", "kernel"]
+__all__ = ["joseph", "kernel"]
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
@@ -40,34 +42,56 @@ _COLUMNS = 256
 
 @_compiled
 def _forward(table, part, volume, out, cut, work):
-    cone, frames, along, normal, _, spacing, counts, _, _, _ = table
+    cone, frames, along, normal, _, spacing, counts, _, _, _, smooth = table
     numbers, _, _, _, box, origin, local, first, common, _, _ = part
     view, left, right = cut
     number, cols, lx = numbers[view], along.shape[0], local[1]
-    room = max(1, box[1] - box[0] + box[3] - box[2])
-    cells = np.empty(room, np.int64)
-    starts = np.empty(room, np.float64)
-    stops = np.empty(room, np.float64)
+    lists = _lists(box[1] - box[0] + box[3] - box[2])
     flat, result = volume.reshape(-1), out.reshape(-1)
     for c in range(left, right):
         j = c + first[0]
         met = 0
         if 0 <= number < frames.shape[0] and 0 <= j < cols and common[2] > 0:
             line = plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
-            met = plane_walk(line, box[0], box[1], box[2], box[3], origin[0], origin[1], lx,
-                             cells, starts, stops)  # fmt: skip
-            for m in range(met):
-                starts[m] = (stops[m] - starts[m]) * line[6]
+            met = _met(smooth, line, box, origin, lx, lists)
         for b in range(out.shape[0]):
             out[b, view, c, :] = 0
             at = ((b * out.shape[1] + view) * out.shape[2] + c) * out.shape[3] + common[0]
             begin = b * local[0] * lx * local[2] + common[1]
-            add_listed(result, at, flat, begin, local[2], common[2], cells, starts, met)
+            _add(result, at, flat, begin, local[2], common[2], lists[0], lists[1], met)
+
+
+@_compiled
+def _lists(room):
+    """Room for the cells and weights of a ray, and for what `_met` works with."""
+    room = max(1, room)
+    return (np.empty(2 * room, np.int64), np.empty(2 * room), np.empty((2, room), np.int64),
+            np.empty((2, room)), np.empty(room))  # fmt: skip
+
+
+@_compiled
+def _met(smooth, line, box, origin, lx, lists):
+    """List the cells of the box on a ray and their physical weights; returns their number."""
+    cells, weights, slabs, parts, middles = lists
+    x0, x1, y0, y1, fx, fy = box[0], box[1], box[2], box[3], origin[0], origin[1]
+    if not smooth:
+        met = plane_walk(line, x0, x1, y0, y1, fx, fy, lx, cells, parts[0], parts[1])
+        for m in range(met):
+            weights[m] = (parts[1, m] - parts[0, m]) * line[6]
+        return met
+    met = 0
+    for m in range(plane_samples(line, x0, x1, y0, y1, fx, fy, lx, slabs, parts, middles)):
+        for side in range(2):
+            if slabs[side, m] >= 0:
+                cells[met], weights[met] = slabs[side, m], parts[side, m] * line[6]
+                met += 1
+    return met
 
 
 @_compiled
 def _adjoint(table, part, projections, out, cut, work):
     numbers, _, _, _, box, origin, _, first, common, squared, fresh = part
+    smooth = table[10]
     y0, y1, x0, x1 = cut
     if fresh:
         out[:, y0:y1, x0:x1] = 0
@@ -75,7 +99,8 @@ def _adjoint(table, part, projections, out, cut, work):
     by0, by1 = max(y0 + origin[1], box[2]), min(y1 + origin[1], box[3])
     if bx0 >= bx1 or by0 >= by1 or common[2] == 0:
         return
-    bounds = (float(bx0), float(bx1), float(by0), float(by1), 0.0, float(table[6][2]))
+    # Joseph's model also takes the rays beside a cell.
+    bounds = (bx0 - 1.0, bx1 + 1.0, by0 - 1.0, by1 + 1.0, 0.0, float(table[6][2]))
     _, ly, lx, lz = out.shape
     _, some, lc, lr = projections.shape
     real = real_views(numbers, table[1].shape[0])
@@ -86,25 +111,27 @@ def _adjoint(table, part, projections, out, cut, work):
         set_rays(table, numbers, views, bounds, first[0], lc, rays)
         for y in range(by0 - origin[1], by1 - origin[1]):
             for x in range(bx0 - origin[0], bx1 - origin[0]):
-                met = crossing(x + origin[0], y + origin[1], views.shape[0], rays, lines, weights)
+                met = crossing(smooth, x + origin[0], y + origin[1], views.shape[0], rays,
+                               lines, weights)  # fmt: skip
                 if squared:
                     for m in range(met):
                         weights[m] *= weights[m]
                 for b in range(out.shape[0]):
                     at = ((b * ly + y) * lx + x) * lz + common[1]
                     begin = b * some * lc * lr + common[0]
-                    add_listed(result, at, flat, begin, lr, common[2], lines, weights, met)
+                    _add(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
 @_compiled
 def _forward_subset(table, part, values, out, cut, work):
     numbers, _, _, positions, _, _, _, first, common, _, _ = part
+    smooth = table[10]
     view, left, right = cut
     counts = table[6]
     out[:, view, left:right] = 0
     if numbers[view] < 0 or numbers[view] >= table[1].shape[0]:
         return
-    bounds = (0.0, float(counts[0]), 0.0, float(counts[1]), 0.0, float(counts[2]))
+    bounds = (-1.0, counts[0] + 1.0, -1.0, counts[1] + 1.0, 0.0, float(counts[2]))
     rays, lines, weights = empty_rays(1, right - left)
     set_rays(table, numbers[view : view + 1], np.zeros(1, np.int64), bounds, first[0] + left,
              right - left, rays)  # fmt: skip
@@ -114,22 +141,23 @@ def _forward_subset(table, part, values, out, cut, work):
         if positions[s] < 0:
             continue
         y, x = positions[s] // counts[0], positions[s] % counts[0]
-        met = crossing(x, y, 1, rays, lines, weights)
+        met = crossing(smooth, x, y, 1, rays, lines, weights)
         for m in range(met):
             for b in range(out.shape[0]):
                 at = (b * out.shape[1] + view) * out.shape[2] + left + lines[m]
                 begin = (b * values.shape[1] + s) * values.shape[2] + common[1]
-                add_listed(result, at * out.shape[3] + common[0], flat, begin, 0, common[2], source,
+                _add(result, at * out.shape[3] + common[0], flat, begin, 0, common[2], source,
                      weights[m:], 1)  # fmt: skip
 
 
 @_compiled
 def _adjoint_subset(table, part, projections, out, cut, work):
     numbers, _, _, positions, _, _, _, first, common, _, fresh = part
+    smooth = table[10]
     counts = table[6]
     if fresh:
         out[:, cut[0] : cut[1]] = 0
-    bounds = (0.0, float(counts[0]), 0.0, float(counts[1]), 0.0, float(counts[2]))
+    bounds = (-1.0, counts[0] + 1.0, -1.0, counts[1] + 1.0, 0.0, float(counts[2]))
     _, some, lc, lr = projections.shape
     real = real_views(numbers, table[1].shape[0])
     rays, lines, weights = empty_rays(VIEWS, lc)
@@ -141,15 +169,15 @@ def _adjoint_subset(table, part, projections, out, cut, work):
             if positions[s] < 0:
                 continue
             y, x = positions[s] // counts[0], positions[s] % counts[0]
-            met = crossing(x, y, views.shape[0], rays, lines, weights)
+            met = crossing(smooth, x, y, views.shape[0], rays, lines, weights)
             for b in range(out.shape[0]):
                 at = (b * out.shape[1] + s) * out.shape[2] + common[1]
                 begin = b * some * lc * lr + common[0]
-                add_listed(result, at, flat, begin, lr, common[2], lines, weights, met)
+                _add(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
 @_compiled
-def add_listed(total, at, source, begin, width, count, lines, weights, met):
+def _add(total, at, source, begin, width, count, lines, weights, met):
     """Add `met` weighted lines of `count` numbers to those at `total[at]`.
 
     Line m starts at ``source[begin + lines[m] * width]``.
@@ -172,8 +200,11 @@ def add_listed(total, at, source, begin, width, count, lines, weights, met):
         m += 1
 
 
-class Aligned(VolumeKernel):
-    """Rows that are slices."""
+class _Aligned(VolumeKernel):
+    """Rows that are slices; `smooth` for Joseph's model."""
+
+    def __init__(self, smooth: bool) -> None:
+        self._smooth = smooth
 
     forward_tile = staticmethod(_forward)
     adjoint_tile = staticmethod(_adjoint)
@@ -181,6 +212,9 @@ class Aligned(VolumeKernel):
     forward_subset = staticmethod(_forward_subset)
     adjoint_subset = staticmethod(_adjoint_subset)
     kept = 1 << 23
+
+    def _table(self, scan: VolumeScan) -> tuple[Any, ...]:
+        return (*super()._table(scan), self._smooth)
 
     def _shift(self, scan: VolumeScan) -> int:
         shift = aligned_shift(scan)
@@ -197,4 +231,5 @@ class Aligned(VolumeKernel):
         return detector_cuts(views, out.shape[2], pool.workers(), most=_COLUMNS)
 
 
-kernel = Aligned()
+kernel = _Aligned(smooth=False)
+joseph = _Aligned(smooth=True)

@@ -19,7 +19,7 @@ from linops.compiled.noalias import load, store
 __all__ = ["VIEWS", "crossing", "empty_rays", "real_views", "set_rays"]
 
 VIEWS = 16  # views of a table; a constant, since sums are rounded where a table ends
-_WAYS, _SPANS = 8, 3
+_WAYS, _SPANS = 10, 3
 _STANDING = 1e280  # 1 / direction across an axis, times any distance finite
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -51,13 +51,14 @@ def empty_rays(views, cols):
 def set_rays(table, numbers, views, bounds, first, local, rays):
     """Tabulate the rays of local columns [first, first + local) that can see a box, view by view.
 
-    Ways: 1 / direction in x and y, 1 where its exit is the upper face, length of t = 1, and the
-    column, counted from the first of the table, before the rays across cell (x, y):
-    ``ways[5] + ways[6] x + ways[7] y``. Spans: the line of the table's first column in projections
-    (views, local), the columns, and how many of them a cell can meet at most. Rays along an axis
-    stand in the middle of their cells and are all but infinitely slow across it.
+    Ways: 1 / direction in x and y, 1 where its exit is the upper face, length of t = 1, the column,
+    counted from the first of the table, before the rays across cell (x, y):
+    ``ways[5] + ways[6] x + ways[7] y``, and the direction. Spans: the line of the table's first
+    column in projections (views, local), the columns, and how many of them a cell can meet at most.
+    Rays along an axis stand in the middle of their cells and are all but infinitely slow across it,
+    but not in Joseph's model.
     """
-    cone, frames, along, normal, _, spacing, counts, sampling, curved, keys = table
+    cone, frames, along, normal, _, spacing, counts, sampling, curved, keys, smooth = table
     ways, spans, xs, ys, cols = rays
     for n in range(views.shape[0]):
         number = numbers[views[n]]
@@ -75,6 +76,7 @@ def set_rays(table, numbers, views, bounds, first, local, rays):
         ways[way + 1], step_y, ways[way + 3] = inverse(dy)
         ways[way + 4] = line[6]
         ways[way + 5], ways[way + 6], ways[way + 7] = -1.0, 0.0, 0.0
+        ways[way + 8], ways[way + 9] = dx, dy
         for c in range(size):
             xs[at + c], ys[at + c], _ = plane_foot(
                 frames, number, along[j0 + c], normal[j0 + c], spacing, counts, dx, dy
@@ -84,14 +86,15 @@ def set_rays(table, numbers, views, bounds, first, local, rays):
             begin = xs[at] * dy - ys[at] * dx
             step = (xs[at + size - 1] * dy - ys[at + size - 1] * dx - begin) / (size - 1)
             noise = 1e-15 * (abs(xs[at]) + abs(ys[at]) + abs(line[7]) + counts[0] + counts[1])
-            half = (0.5 * (abs(dx) + abs(dy)) + noise) / abs(step) + 1e-3
+            reach = max(abs(dx), abs(dy)) if smooth else 0.5 * (abs(dx) + abs(dy))
+            half = (reach + noise) / abs(step) + 1e-3
             if 2.0 * half + 1.0 < size:
                 spans[span + 2] = int(2.0 * half) + 1
                 ways[way + 5] = (0.5 * (dy - dx) - begin) / step - half
                 ways[way + 6], ways[way + 7] = dy / step, -dx / step
-        if step_x == 0:
+        if step_x == 0 and not smooth:
             _stand(ways, way, xs[at : at + size])
-        if step_y == 0:
+        if step_y == 0 and not smooth:
             _stand(ways, way + 1, ys[at : at + size])
 
 
@@ -103,11 +106,14 @@ def _stand(ways, slot, origins):
 
 
 @_compiled
-def crossing(x, y, views, rays, lines, weights):
+def crossing(smooth, x, y, views, rays, lines, weights):
     """List the rays of a table across cell (x, y), in the order of views and columns.
 
-    Writes lines of projections and physical lengths; returns their number.
+    Writes lines of projections and physical lengths, or for Joseph's model (`smooth`) weights;
+    returns their number.
     """
+    if smooth:
+        return _beside(x, y, views, rays, lines, weights)
     ways, spans, xs, ys, cols = rays
     fx, fy = float(x), float(y)
     count = 0
@@ -129,4 +135,35 @@ def crossing(x, y, views, rays, lines, weights):
             store(lines, count, line + c)
             store(weights, count, (there - here) * metre)
             count += there > here
+    return count
+
+
+@_compiled
+def _beside(x, y, views, rays, lines, weights):
+    """`crossing` with the weights of `joseph_rays.plane_samples`."""
+    ways, spans, xs, ys, cols = rays
+    count = 0
+    for n in range(views):
+        span, way, at = _SPANS * n, _WAYS * n, cols * n
+        size = load(spans, span + 1)
+        ahead = load(ways, way + 5) + load(ways, way + 6) * x + load(ways, way + 7) * y
+        start = int(math.ceil(min(max(ahead, 0.0), float(size))))
+        stop = min(start + load(spans, span + 2), size)
+        line, metre = load(spans, span), load(ways, way + 4)
+        dx, dy = load(ways, way + 8), load(ways, way + 9)
+        driven = abs(dx) >= abs(dy)
+        inv, way1 = (load(ways, way), dy) if driven else (load(ways, way + 1), dx)
+        drive, across = (float(x), float(y)) if driven else (float(y), float(x))
+        for c in range(start, stop):
+            ox, oy = load(xs, at + c), load(ys, at + c)
+            o, o1 = (ox, oy) if driven else (oy, ox)
+            t1, t2 = (drive - o) * inv, (drive + 1.0 - o) * inv
+            t1, t2 = min(t1, t2), max(t1, t2)
+            p = o1 + 0.5 * (t1 + t2) * way1 - 0.5
+            below = math.floor(p)
+            share = p - below
+            part = 1.0 - share if below == across else (share if below + 1.0 == across else 0.0)
+            store(lines, count, line + c)
+            store(weights, count, (t2 - t1) * part * metre)
+            count += part > 0.0
     return count
