@@ -135,6 +135,8 @@ def truncation(A: Any, region: Any = "ellipse") -> float:
         y, x = (np.linspace(-1, 1, 2 * n + 1)[1::2] for n in shape[-2:])
         region = y[:, None] ** 2 + x**2 <= 1
     try:
+        if isinstance(region, str):
+            raise ValueError
         mask = np.broadcast_to(np.asarray(True if region is None else region, bool), shape)
     except ValueError:
         raise GeometryError(
