@@ -191,6 +191,7 @@ def test_parameters_of_a_surface_are_differentiable() -> None:
     assert float(pushed) == pytest.approx(float(found), rel=1e-10)
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_the_geometry_operator_in_jax_and_torch() -> None:
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     A = Projector(*SCANS["cone"], precision="float64")

@@ -46,6 +46,7 @@ def point(frames: Trajectory) -> tuple[np.ndarray, ...]:
     return tuple(np.array(f) for f in (host.sources, host.centers, host.u, host.v) if f is not None)
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(("library", "kind"), [("torch", "fan"), ("torch", "cone"), ("jax", "fan")])
 def test_both_modes_are_the_differences_of_the_cell_matrix(library: str, kind: str) -> None:
     module: Any = pytest.importorskip(library)
