@@ -55,5 +55,5 @@ for backend in ("numba", "portable"):
 print("numba.cuda" in sys.modules or "numba_cuda" in sys.modules)
 print("libcudart" in open("/proc/self/maps").read() if os.path.exists("/proc/self/maps") else False)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stderr, run.stdout.split()) == (0, "", ["False", "False"])
