@@ -28,7 +28,7 @@ from geometries.kernels.rays3d import plane_ray, plane_walk
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
 from geometries.kernels.volume_scan import VolumeScan
-from geometries.kernels.volume_tiles import detector_cuts, patches
+from geometries.kernels.volume_tiles import blocks, detector_cuts, patches
 from linops.compiled import pool
 from linops.compiled.noalias import add, load
 from linops.errors import GeometryError
@@ -38,6 +38,7 @@ __all__ = ["joseph", "kernel"]
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
 _COLUMNS = 256
+_LINES = 1 << 20  # bytes of projections that a patch sees in the views of a table
 
 
 @_compiled
@@ -92,9 +93,9 @@ def _met(smooth, line, box, origin, lx, lists):
 def _adjoint(table, part, projections, out, cut, work):
     numbers, _, _, _, box, origin, _, first, common, squared, fresh = part
     smooth = table[10]
-    y0, y1, x0, x1 = cut
+    b0, b1, y0, y1, x0, x1 = cut
     if fresh:
-        out[:, y0:y1, x0:x1] = 0
+        out[b0:b1, y0:y1, x0:x1] = 0
     bx0, bx1 = max(x0 + origin[0], box[0]), min(x1 + origin[0], box[1])
     by0, by1 = max(y0 + origin[1], box[2]), min(y1 + origin[1], box[3])
     if bx0 >= bx1 or by0 >= by1 or common[2] == 0:
@@ -116,7 +117,7 @@ def _adjoint(table, part, projections, out, cut, work):
                 if squared:
                     for m in range(met):
                         weights[m] *= weights[m]
-                for b in range(out.shape[0]):
+                for b in range(b0, b1):
                     at = ((b * ly + y) * lx + x) * lz + common[1]
                     begin = b * some * lc * lr + common[0]
                     _add(result, at, flat, begin, lr, common[2], lines, weights, met)
@@ -225,7 +226,9 @@ class _Aligned(VolumeKernel):
         return shift
 
     def _adjoint_cuts(self, part: Part, out: Real, work: Real) -> Cuts:
-        return patches(out.shape[1], out.shape[2], _PATCH)
+        batch, ly, lx, lz = out.shape
+        share = max(1, _LINES // (2 * _PATCH * VIEWS * lz * out.itemsize))
+        return [(*b, *patch) for b in blocks(batch, share) for patch in patches(ly, lx, _PATCH)]
 
     def _forward_subset_cuts(self, views: Sequence[int], out: Real, work: Real) -> Cuts:
         return detector_cuts(views, out.shape[2], pool.workers(), most=_COLUMNS)

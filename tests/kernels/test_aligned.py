@@ -9,6 +9,7 @@ import pytest
 import volume_checks as checks
 from volume_reference import ANGLES, cell_matrix, cone, dense, parallel, run_adjoint, run_forward
 
+from geometries.kernels import aligned as aligned_module
 from geometries.kernels import structure
 from geometries.kernels.aligned import kernel as aligned
 from linops.errors import GeometryError
@@ -82,9 +83,12 @@ def test_a_batch_in_shares_is_the_batch(monkeypatch):
     scan = SCANS["same"]
     x = np.random.default_rng(0).random((3, *scan.grid_shape[1:], scan.grid_shape[0]))
     whole = run_forward(aligned, scan, x)
+    back = run_adjoint(aligned, scan, whole)
     for most in (0, 2 * x[0].nbytes):
         monkeypatch.setattr(type(aligned), "kept", most)
         np.testing.assert_array_equal(run_forward(aligned, scan, x), whole)
+    monkeypatch.setattr(aligned_module, "_LINES", 1)
+    np.testing.assert_array_equal(run_adjoint(aligned, scan, whole), back)
 
 
 def test_right_angles_are_sums_of_rows_and_columns():
