@@ -55,11 +55,6 @@ class Kit:
         )
         return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), self.whole(0))
 
-    def scalar(self, data: Any, row: Any, width: int, column: int) -> Any:
-        builder = self.builder
-        index = builder.add(builder.mul(row, ir.Constant(_i64, width)), ir.Constant(_i64, column))
-        return builder.load(builder.gep(data, [index]))
-
     def entry(self, data: Any, row: int, width: Any, column: Any) -> Any:
         """A number of a table with `width` columns."""
         start = self.builder.mul(ir.Constant(_i64, row), width)
@@ -75,12 +70,18 @@ class Kit:
 
     def beside(self, first: Any, second: Any) -> Any:
         """Two vectors as one of twice the lanes."""
-        return self.builder.shuffle_vector(first, second, _lanes(range(2 * self.lanes)))
+        return self.shuffled(first, second, range(2 * self.lanes))
 
     def half(self, both: Any, number: int) -> Any:
         """The first or the second of two vectors `beside` each other."""
         order = range(number * self.lanes, (number + 1) * self.lanes)
-        return self.builder.shuffle_vector(both, both, _lanes(order))
+        return self.shuffled(both, both, order)
+
+    def shuffled(self, first: Any, second: Any, order: Sequence[int]) -> Any:
+        """The lanes of two vectors, counted through both, in any order and number."""
+        kind = ir.VectorType(_i32, len(order))
+        numbers = ir.Constant(kind, [ir.Constant(_i32, number) for number in order])
+        return self.builder.shuffle_vector(first, second, numbers)
 
     def save(self, value: Any, data: Any, offset: Any) -> None:
         self.builder.store(value, self._vector_at(data, offset), align=4)
@@ -308,11 +309,6 @@ class Pick:
         low = kit.permuted(kit.vector(data, start), index[0])
         high = kit.permuted(kit.vector(data, at), index[0])
         return builder.select(index[1], low, high)
-
-
-def _lanes(numbers: Sequence[int]) -> Any:
-    kind = ir.VectorType(_i32, len(numbers))
-    return ir.Constant(kind, [ir.Constant(_i32, number) for number in numbers])
 
 
 class Loop:

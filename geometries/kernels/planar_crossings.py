@@ -162,7 +162,7 @@ def spread(
         def add(row: Any, j: Any, cell: Any, lengths: Any) -> None:
             pairs, some = [], []
             for order in ((0, 4, 2, 6), (1, 5, 3, 7)):
-                pairs.append(builder.shuffle_vector(*lengths, _order(order)))
+                pairs.append(kit.shuffled(*lengths, order))
                 some.append(builder.fcmp_ordered(">", pairs[-1], none))
             slots = kit.slots(cell, 16)
             source = builder.add(values, row)
@@ -173,13 +173,13 @@ def spread(
                     value = builder.fpext(value, kit.vectors)
                 added = []
                 for pair, met, order in zip(pairs, some, ((0, 0, 2, 2), (1, 1, 3, 3)), strict=True):
-                    twice = builder.shuffle_vector(value, value, _order(order))
+                    twice = kit.shuffled(value, value, order)
                     added.append(builder.select(met, builder.fmul(pair, twice), none))
                 begin = builder.add(start, builder.mul(b, image))
                 begin = builder.ptrtoint(builder.gep(target, [begin]), _i64)
                 for k, slot in enumerate(slots):
                     half = (0, 1) if k < 2 else (2, 3)
-                    pair = builder.shuffle_vector(added[k % 2], added[k % 2], _order(half))
+                    pair = kit.shuffled(added[k % 2], added[k % 2], half)
                     where = builder.inttoptr(builder.add(begin, slot), pair.type.as_pointer())
                     builder.store(builder.fadd(pair, builder.load(where, align=8)), where, align=8)
 
@@ -225,7 +225,3 @@ def _crossings(
             at = kit.minimum(kit.maximum(builder.fsub(cell, shift), none), top)
             use(row, j, at, (builder.fsub(step, second), second))
             carried(leave)
-
-
-def _order(lanes: tuple[int, ...]) -> Any:
-    return ir.Constant(ir.VectorType(_i32, len(lanes)), [ir.Constant(_i32, k) for k in lanes])
