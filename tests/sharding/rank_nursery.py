@@ -47,6 +47,8 @@ def _warm() -> None:
     """Compiled kernels and lazy imports, once for all ranks."""
     for A in (projector((5, 4), 5), *(make() for make in compositions.LINEAR.values())):
         A.H @ (A @ A.domain.ones())
+    v = torch.ones(2)
+    torch.func.vmap(lambda t: torch.func.jvp(torch.square, (t,), (t,))[1])(v)
     gc.freeze()  # pages of what exists now stay shared
 
 

@@ -81,7 +81,9 @@ def line_space(n: int) -> lo.Space:
 
 def scans(world: int) -> list[tuple[tuple[int, ...], int, Any]]:
     """Shape, views and partition of scans, of which some leave ranks without a share."""
-    whole = ["view", "y"] if world < 4 else grids(world)
+    if world == 4:
+        return [((5, 4), 5, partition) for partition in grids(world)]
+    whole = ["view", "y"] if world == 2 else ["y"]
     return [*(((5, 4), 5, partition) for partition in whole), ((1, 4), 1, "view")]
 
 
