@@ -34,7 +34,7 @@ quick: $(STAMPS)/test  ## The tests that take moments
 
 lint: $(STAMPS)/test  ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/mypy --strict linops
+	$(BIN)/mypy --strict linops geometries sharding solvers
 	$(BIN)/lint-imports --no-cache
 
 docs: $(STAMPS)/docs  ## Build the pages into build/docs

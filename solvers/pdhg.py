@@ -55,7 +55,8 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
         # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever
         # the units. The two shares of the step's budget were tuned on small scans.
         norm = operator_norm(A, y) * _SAFETY
-        pitches = zip(prior.domain.shape, prior.spacing, strict=True)
+        (space,) = prior.domain.members
+        pitches = zip(space.shape, prior.spacing, strict=True)
         edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
         top = 1.0 if W is None else max(arrays.item(xp.max(W)), 1e-30)
         sigma = _DATA_STEP * top if norm > 0 else 0.0
@@ -107,7 +108,7 @@ def operator_norm(A: LinearOperator, like: Any) -> float:
 
 def _dual_edges(b: Any, sigma: float, lam: float, prior: TotalVariation) -> Any:
     """The proximal map of `sigma F*`, F = lam sum sqrt(|.|^2 + eps), by Moreau's identity."""
-    n = prior.domain.ndim
+    n = len(prior.spacing)
     xp = arrays.namespace(b)
     a = xp.sqrt(xp.sum(b * b, axis=-n - 1)) * (1.0 / sigma)
     tau, eps = lam / sigma, prior.eps
@@ -139,7 +140,7 @@ def _gap(
     """Objective at x, and its distance from the dual value of (p, q); both times N."""
     A, y = run.A, run.y
     xp = arrays.namespace(y)
-    n = prior.domain.ndim
+    n = len(prior.spacing)
     r = z - y
     weighted = r if W is None else W * r
     lengths = xp.sqrt(xp.sum(edges * edges, axis=-n - 1) + prior.eps)
