@@ -162,7 +162,7 @@ def spread(
         def add(row: Any, j: Any, cell: Any, lengths: Any) -> None:
             pairs, some = [], []
             for order in ((0, 4, 2, 6), (1, 5, 3, 7)):
-                pairs.append(kit.shuffled(*lengths, order))
+                pairs.append(kit.shuffled(lengths[0], lengths[1], order))
                 some.append(builder.fcmp_ordered(">", pairs[-1], none))
             slots = kit.slots(cell, 16)
             source = builder.add(values, row)
