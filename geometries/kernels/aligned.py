@@ -227,7 +227,7 @@ class _Aligned(VolumeKernel):
 
     def _adjoint_cuts(self, part: Part, out: Real, work: Real) -> Cuts:
         batch, ly, lx, lz = out.shape
-        share = max(1, _LINES // (2 * _PATCH * VIEWS * lz * out.itemsize))
+        share = max(1, _LINES // (2 * _PATCH * VIEWS * max(1, lz) * out.itemsize))
         return [(*b, *patch) for b in blocks(batch, share) for patch in patches(ly, lx, _PATCH)]
 
     def _forward_subset_cuts(self, views: Sequence[int], out: Real, work: Real) -> Cuts:
