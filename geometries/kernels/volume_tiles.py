@@ -21,7 +21,6 @@ __all__ = [
     "check",
     "common_rows",
     "detector_cuts",
-    "detector_tiles",
     "overlap",
     "patches",
     "plane_of",
@@ -100,23 +99,6 @@ def plane_of(
         *overlap(first_cell[2], lx, scan.grid_shape[2]),
         *overlap(first_cell[1], ly, scan.grid_shape[1]),
     ), (first_cell[2], first_cell[1])
-
-
-def detector_tiles(
-    views: int, columns: int, workers: int, most: int | None = None
-) -> list[tuple[int, int, int, int]]:
-    """Tiles (view start, view stop, column start, column stop), several for each worker.
-
-    One view each; views are cut along columns where they alone are too few, or where `most`
-    bounds the columns of a tile.
-    """
-    if views == 0 or columns == 0:
-        return []
-    pieces = -(-8 * workers // views)
-    size = -(-columns // min(pieces, columns))
-    if most is not None:
-        size = min(size, most)
-    return [(v, v + 1, c, d) for v in range(views) for c, d in blocks(columns, size)]
 
 
 def detector_cuts(
