@@ -177,8 +177,8 @@ class Projector(LinearOperator):
 
         `"planar"`, `"aligned rows"`, `"aligned"`, `"columns"`, `"oblique"` or `"sampled"` (see
         `geometries/kernels/structure.py`, which has their tolerances), or where views differ the
-        number of each, `"4 aligned, 3 columns"`; `"joseph"`, or that of a footprint; None for
-        portable code, which has one way. `describe()` shows it.
+        number of each, `"4 aligned, 3 columns"`; of a footprint `"rows"` takes the place of the
+        last three; None for portable code, which has one way. `describe()` shows it.
         """
         if self.backend != "numba":
             return None

@@ -9,7 +9,7 @@ that is not compiled, `"auto"` is the portable code, without a warning. What eac
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def chosen(
         raise ValueError(f"model is {model!r}; it is one of {', '.join(_MODELS)}")
     if not isinstance(backend, str) or backend not in _BACKENDS:
         raise ValueError(f"backend is {backend!r}; it is one of {', '.join(_BACKENDS)}")
-    if memory is not None and (isinstance(memory, bool) or not memory > 0):
+    if memory is not None and not (_is_number(memory) and memory > 0):
         raise ValueError(f"memory is {memory!r}; it is a number of bytes, or None")
     shape = _profile_of(model, profile)
     derived = followed(trajectory)
@@ -171,6 +171,10 @@ def _kernel_of(model: str, trajectory: Trajectory, grid: Grid) -> str:
     if model == "footprint":
         choose(footprint_views.embedded(*parts))
     return "planar"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def _known(trajectory: Trajectory) -> bool:

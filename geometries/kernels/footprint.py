@@ -19,7 +19,8 @@ from typing import Any
 
 from geometries.kernels import footprint_level as level
 from geometries.kernels import footprint_tiles as tiles
-from geometries.kernels.footprint_views import table
+from geometries.kernels.footprint_views import groups_of, table
+from geometries.kernels.mixed import MixedKernel
 from geometries.kernels.structure import aligned_shift
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
 from geometries.kernels.volume_scan import VolumeScan
@@ -32,9 +33,18 @@ _TILE = 1 << 20  # bytes of a forward tile
 _PATCH = (4, 16)  # lines and columns of voxels that an adjoint task owns
 
 
-def footprint(scan: VolumeScan, kernel: str, box: bool) -> Footprint:
-    """The kernel of a name that `footprint_views.kernel_of` gave."""
-    return (LevelFootprint if kernel.startswith("aligned") else Footprint)(scan, box)
+def footprint(scan: VolumeScan, name: str, box: bool) -> Any:
+    """The kernel of a name that `footprint_views.kernel_of` gave to the whole, for a part."""
+    named: dict[str, Any] = {
+        "aligned rows": LevelFootprint,
+        "aligned": LevelFootprint,
+        "rows": Footprint,
+    }
+    if name in named:
+        return named[name](scan, box)
+    return MixedKernel(
+        scan, [(named[each](scan.of_views(views), box), views) for each, views in groups_of(scan)]
+    )
 
 
 class Footprint(VolumeKernel):

@@ -4,7 +4,7 @@ Sources: Long, Fessler and Balter 2010 (separable footprints); De Man and Basu 2
 A voxel at index (k, y, x) of the whole grid has along the columns of view w, in units of cells, a
 profile from `a = t0 + t1 x + t2 y` and, diverging, `b = t3 + t4 x + t5 y` (lengths across and along
 the detector's normal from the source); along the rows an interval that is affine in k. `table`
-makes these numbers, `kernel_of` says which kernel a scan allows, or why none does. The formulas
+makes these numbers, `kernel_of` says which kernels a scan allows, or why none does. The formulas
 themselves are in `footprint_profile` and `footprint_rows`.
 """
 
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from geometries.detector import Detector
 from geometries.grid import Grid
-from geometries.kernels.structure import aligned_shift
+from geometries.kernels import structure
 from geometries.kernels.volume_scan import VolumeScan
 from linops.errors import GeometryError
 
-__all__ = ["Table", "embedded", "kernel_of", "table"]
+__all__ = ["Table", "embedded", "groups_of", "kernel_of", "table"]
 
 Array = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ def embedded(kind: str, frames: Array, detector: Detector, grid: Grid) -> Volume
 
 
 def kernel_of(scan: VolumeScan) -> str:
-    """`"aligned rows"`, `"aligned"` (rows are slices) or `"rows"`.
+    """`"aligned rows"`, `"aligned"` (rows are slices), `"rows"`, or how many views each has.
 
     Raises
     ------
@@ -87,14 +87,15 @@ def kernel_of(scan: VolumeScan) -> str:
     """
     if scan.kind == "parallel":
         _admit_parallel(scan)
-        shift = aligned_shift(scan)
-        if shift is None:
-            return "rows"
-        whole = shift == 0 and scan.shape[0] == scan.grid_shape[0]
-        return "aligned rows" if whole else "aligned"
-    _admit_diverging(scan)
-    _admit_voxels(scan)
-    return "rows"
+    else:
+        _admit_diverging(scan)
+        _admit_voxels(scan)
+    return structure.kernel_of(scan, groups_of)
+
+
+def groups_of(scan: VolumeScan) -> structure.Groups:
+    """Kernels and the views of each: `"aligned"` by rising shift, then `"rows"`."""
+    return structure.aligned_apart(scan, [("rows", np.ones(scan.views, bool))])
 
 
 def table(scan: VolumeScan, box: bool) -> Table:

@@ -12,18 +12,29 @@ imported here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geometries.kernels.volume_scan import VolumeScan, pack
 
-__all__ = ["aligned_shift", "columns_upright", "groups_of", "kernel_of", "view_shifts"]
+__all__ = [
+    "Groups",
+    "aligned_apart",
+    "aligned_shift",
+    "columns_upright",
+    "groups_of",
+    "kernel_of",
+    "view_shifts",
+]
+
+Groups = list[tuple[str, NDArray[np.intp]]]
 
 NOT_ALIGNED = np.iinfo(np.int64).min
 
 
-def groups_of(scan: VolumeScan) -> list[tuple[str, NDArray[np.intp]]]:
+def groups_of(scan: VolumeScan) -> Groups:
     """Kernels and the views of each, in the order in which an adjoint adds them up.
 
     Aligned views come first, a group for each shift in rising order, then `"columns"`, then
@@ -31,16 +42,21 @@ def groups_of(scan: VolumeScan) -> list[tuple[str, NDArray[np.intp]]]:
     """
     if scan.points is not None:
         return [("sampled", np.arange(scan.views))] if scan.views else []
+    upright = columns_upright(scan)
+    return aligned_apart(scan, [("columns", upright), ("oblique", ~upright)])
+
+
+def aligned_apart(scan: VolumeScan, others: Sequence[tuple[str, NDArray[np.bool_]]]) -> Groups:
+    """A group of aligned views for each shift, then the others by their names and masks."""
     shifts = view_shifts(scan)
-    upright = columns_upright(scan) & (shifts == NOT_ALIGNED)
-    parts = [("aligned", shifts == shift) for shift in np.unique(shifts[shifts != NOT_ALIGNED])]
-    parts.append(("columns", upright))
-    parts.append(("oblique", (shifts == NOT_ALIGNED) & ~upright))
+    loose = shifts == NOT_ALIGNED
+    parts = [("aligned", shifts == shift) for shift in np.unique(shifts[~loose])]
+    parts.extend((name, views & loose) for name, views in others)
     return [(name, np.flatnonzero(views)) for name, views in parts if views.any()]
 
 
-def kernel_of(scan: VolumeScan) -> str:
-    """The kernel of all views, or how many views each kernel has.
+def kernel_of(scan: VolumeScan, groups_of: Callable[[VolumeScan], Groups] = groups_of) -> str:
+    """The kernel of all views, or how many views each kernel has, from their groups.
 
     For example `"aligned rows"`, `"columns"`, `"4 aligned, 3 columns, 5 oblique"`, or
     `"7 aligned"` where their shifts differ.

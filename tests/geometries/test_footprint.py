@@ -295,6 +295,23 @@ def test_offsets_move_the_detector(name: str, cells: float) -> None:
     np.testing.assert_allclose(found, part, atol=1e-12)
 
 
+@pytest.mark.parametrize("precision", ["fast", "float64"])
+def test_each_view_of_a_mixed_scan_keeps_its_kernel(precision: str) -> None:
+    from linops.testing import check_operator
+
+    elevations = np.array([0.0, 0.3, 0.0, -0.4, 0.0])
+    scan = MultiAxisParallel(np.arange(5) + 0.2, elevations, Detector((3, 6), (1.3, 0.9)))
+    grid = Grid((3, 5, 4), (1.3, 0.9, 0.7))
+    A = footprint(scan, grid, precision=precision)
+    assert A.path == "3 aligned, 2 rows"
+    x = A.domain.random(1)
+    y = A @ x
+    for views in ([0], [1], [2], [4, 3], [2, 0, 4], [3, 1]):
+        part = footprint(scan[views], grid, precision=precision)
+        assert np.array_equal(part @ x, y[views])
+    check_operator(A, libraries=())
+
+
 def test_one_changed_view_changes_that_view_only() -> None:
     detector = Detector((5, 9), 1.2)
     distances = np.full(4, 12.0)

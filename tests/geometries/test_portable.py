@@ -140,7 +140,7 @@ def test_budgets_follow_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("linops.memory.host_free", lambda free=free: free)
         assert portable_memory.budget(x, None) == wanted << 20
     assert portable_memory.budget(x, 5) == 5
-    for wrong in (0, -1, True):
+    for wrong in (0, -1, True, "8 MiB"):
         with pytest.raises(ValueError, match="memory"):
             Projector(*SCANS["helix"], backend="portable", memory=wrong)
 
