@@ -33,6 +33,7 @@ __all__ = [
     "is_array",
     "is_concrete",
     "is_distributed",
+    "is_first_process",
     "is_jax",
     "is_numpy",
     "is_torch",
@@ -94,6 +95,13 @@ def is_distributed(x: object) -> bool:
     """Whether `x` is a DTensor, of which this process holds a part; torch is not imported."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
+
+
+def is_first_process(x: object) -> bool:
+    """Whether this process is the first of those that `x` is spread over, or the only one."""
+    if is_distributed(x):
+        return bool(sys.modules["torch.distributed"].get_rank() == 0)
+    return not is_jax(x) or bool(sys.modules["jax"].process_index() == 0)
 
 
 def is_traced(x: object) -> bool:

@@ -115,6 +115,7 @@ def cgls(
         s = A.H @ r
         return add_scaled(s, np.asarray(-square), x) if square else s
 
+    run.keeps(x=columns, r=rows, p=columns)
     if run.restored is None:
         x = run.x
         r = subtract(run.y, A @ x) if run.started else run.y

@@ -61,6 +61,8 @@ class Checkpointer:
         Save each `every` iterations; keep the last `keep` steps (None: all).
     operator, measurements, start, settings
         What the solve is; they enter as fingerprints.
+    writes
+        Whether this process writes: where several solve together, one does, and all read.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Checkpointer:
         measurements: Any,
         start: Any,
         settings: Mapping[str, Any],
+        writes: bool = True,
     ) -> None:
         self.root = None if directory is None else Path(directory)
+        self._writes = writes
         self._every, self._keep = every, keep
         self._written: list[Path] = []
         self._problem: dict[str, Any] = {
@@ -97,6 +101,11 @@ class Checkpointer:
         """Whether this iteration is one to save."""
         return self.root is not None and iteration % self._every == 0
 
+    def refuse_replacing(self, iteration: int) -> None:
+        """Raise a `CheckpointError` where this step exists already."""
+        if self.root is not None and (self._step(iteration) / _RANK).exists():
+            raise _never_replaced(self._step(iteration) / _RANK)
+
     def save(
         self,
         iteration: int,
@@ -114,17 +123,14 @@ class Checkpointer:
         CheckpointError
             Where the step exists already; what is there stays as it is.
         """
-        if self.root is None:
+        if self.root is None or not self._writes:
             return
-        step = self.root / f"step-{iteration:06d}"
+        step = self._step(iteration)
         folder = step / _RANK
         try:
             folder.mkdir(parents=True, exist_ok=False)
         except FileExistsError:
-            raise CheckpointError(
-                f"{folder} exists; a checkpoint is never replaced. Save to another "
-                "checkpoint_directory, or remove that step"
-            ) from None
+            raise _never_replaced(folder) from None
         try:
             specs = {name: _write(folder, name, value) for name, value in state.items()}
             metadata = {
@@ -206,6 +212,17 @@ class Checkpointer:
                 placed = tuple(arrays.convert(part, like) for part in parts)
                 state[name] = placed if spec["kind"] == "tuple" else placed[0]
         return Saved(path=folder, state=state, **saved)
+
+    def _step(self, iteration: int) -> Path:
+        assert self.root is not None
+        return self.root / f"step-{iteration:06d}"
+
+
+def _never_replaced(folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} exists; a checkpoint is never replaced. Save to another "
+        "checkpoint_directory, or remove that step"
+    )
 
 
 def _write(folder: Path, name: str, value: Any) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
 from linops.errors import CheckpointError
 from linops.operator import LinearOperator
+from linops.space import AnySpace
 from solvers import controls
 from solvers.checkpoint import Checkpointer
 from solvers.elements import (
@@ -106,6 +108,7 @@ class Run:
             self.x = self._start(x0)
         self._checkpoints: Checkpointer | None = None
         self.restored: dict[str, Any] | None = None
+        self._kept: dict[str, AnySpace] = {}
         self.iteration = 0
         self.history: list[np.ndarray] = []
         self.histories: dict[str, list[float]] = {}
@@ -121,8 +124,9 @@ class Run:
                 every=every,
                 keep=kept,
                 operator=A,
-                measurements=self.y,
-                start=self.x if self.started else None,
+                measurements=A.codomain.gather(self.y),
+                start=A.domain.gather(self.x) if self.started else None,
+                writes=arrays.is_first_process(first(self.y)),
                 settings=dict(settings or {}),
             )
             if resume is not None:
@@ -153,6 +157,14 @@ class Run:
             due = (k for k in range(1, count) if self._checkpoints.due(self.iteration + k))
             count = next(due, count)
         return count
+
+    def keeps(self, **spaces: AnySpace) -> None:
+        """Say in which space each element of the state lives: files hold it whole, of the real
+        shape, and what was restored is put where the solve has it."""
+        self._kept = spaces
+        if self.restored is not None:
+            for name, space in spaces.items():
+                self.restored[name] = space.put(self.restored[name])
 
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
@@ -254,9 +266,15 @@ class Run:
     def _save(self, state: Callable[[], dict[str, Any]]) -> None:
         assert self._checkpoints is not None
         self._saved_at = self.iteration
+        # Before anything is gathered, so that all processes find the same.
+        self._checkpoints.refuse_replacing(self.iteration)
+        whole = {
+            name: self._kept[name].gather(value) if name in self._kept else value
+            for name, value in state().items()
+        }
         self._checkpoints.save(
             self.iteration,
-            state(),
+            whole,
             history=[row.tolist() for row in self.history],
             histories=self.histories,
             ended=[[list(index), *end] for index, end in self._reasons.items()],

@@ -38,6 +38,7 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
     xp = arrays.namespace(y)
     N, size = max(A.codomain.size, 1), max(A.domain.size, 1)
     lam = weight * N / size
+    run.keeps(x=A.domain, p=A.codomain, q=G.codomain)
     if run.restored is None:
         x = run.x
         z = A @ x if run.started else xp.zeros_like(y)

@@ -116,6 +116,7 @@ def sirt(
             (column_sums, A.domain, "column_sums"),
         )
     ]
+    run.keeps(x=A.domain)
     if run.restored is None:
         x = run.x
         r = subtract(run.y, A @ x) if run.started else run.y

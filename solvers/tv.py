@@ -140,6 +140,7 @@ def _adam(
     A, y = run.A, run.y
     N = max(A.codomain.size, 1)
     edges: Any = A.domain.lower(prior)
+    run.keeps(x=A.domain, m=A.domain, v=A.domain)
     if run.restored is None:
         x = run.x
         m = v = arrays.namespace(x).zeros_like(x)

@@ -232,6 +232,7 @@ class _State:
     def start(self, x: Any) -> None:
         """Take the volume, its error, and the curvature of the data term."""
         run = self.run
+        run.keeps(x=run.A.domain, e=run.A.codomain)
         if run.restored is not None:
             x = run.restored["x"]
             run.x = x
