@@ -53,6 +53,7 @@ __all__ = [
     "snapshot",
     "take_last",
     "to_numpy",
+    "told_to_all",
     "unify",
     "when",
     "widen",
@@ -102,6 +103,17 @@ def is_first_process(x: object) -> bool:
     if is_distributed(x):
         return bool(sys.modules["torch.distributed"].get_rank() == 0)
     return not is_jax(x) or bool(sys.modules["jax"].process_index() == 0)
+
+
+def told_to_all(x: object, word: object) -> list[str]:
+    """What each process that `x` is spread over says, empty for None; ranks of torch meet here."""
+    said = ["" if word is None else f"{type(word).__name__}: {word}"]
+    if not is_distributed(x):
+        return said
+    dist = sys.modules["torch.distributed"]
+    table: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(table, said[0])
+    return table
 
 
 def is_traced(x: object) -> bool:

@@ -70,6 +70,9 @@ class Lowered(LinearOperator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
+    def _identity(self) -> Plan:
+        return self.plan
+
     def _data_and_static(self) -> Any:
         assert self._adjoint_program is not None
         return _taken_apart(self, (self.plan.forward, self._adjoint_program))
@@ -157,6 +160,9 @@ class LoweredOperator(Operator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
+    def _identity(self) -> Plan:
+        return self.plan
+
     def _data_and_static(self) -> Any:
         return _taken_apart(self, (self.plan.forward,))
 
@@ -200,6 +206,9 @@ class LoweredFunctional(Functional):
         """What was planned."""
         assert isinstance(self.plan.operator, Functional)
         return self.plan.operator
+
+    def _identity(self) -> Plan:
+        return self.plan
 
     def restrict(self, index: Any) -> Restricted:
         """The functional seen from a subset of positions; ranks see it from their own parts."""

@@ -101,11 +101,6 @@ class Checkpointer:
         """Whether this iteration is one to save."""
         return self.root is not None and iteration % self._every == 0
 
-    def refuse_replacing(self, iteration: int) -> None:
-        """Raise a `CheckpointError` where this step exists already."""
-        if self.root is not None and (self._step(iteration) / _RANK).exists():
-            raise _never_replaced(self._step(iteration) / _RANK)
-
     def save(
         self,
         iteration: int,
@@ -125,12 +120,15 @@ class Checkpointer:
         """
         if self.root is None or not self._writes:
             return
-        step = self._step(iteration)
+        step = self.root / f"step-{iteration:06d}"
         folder = step / _RANK
         try:
             folder.mkdir(parents=True, exist_ok=False)
         except FileExistsError:
-            raise _never_replaced(folder) from None
+            raise CheckpointError(
+                f"{folder} exists; a checkpoint is never replaced. Save to another "
+                "checkpoint_directory, or remove that step"
+            ) from None
         try:
             specs = {name: _write(folder, name, value) for name, value in state.items()}
             metadata = {
@@ -212,17 +210,6 @@ class Checkpointer:
                 placed = tuple(arrays.convert(part, like) for part in parts)
                 state[name] = placed if spec["kind"] == "tuple" else placed[0]
         return Saved(path=folder, state=state, **saved)
-
-    def _step(self, iteration: int) -> Path:
-        assert self.root is not None
-        return self.root / f"step-{iteration:06d}"
-
-
-def _never_replaced(folder: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{folder} exists; a checkpoint is never replaced. Save to another "
-        "checkpoint_directory, or remove that step"
-    )
 
 
 def _write(folder: Path, name: str, value: Any) -> dict[str, Any]:

@@ -266,20 +266,27 @@ class Run:
     def _save(self, state: Callable[[], dict[str, Any]]) -> None:
         assert self._checkpoints is not None
         self._saved_at = self.iteration
-        # Before anything is gathered, so that all processes find the same.
-        self._checkpoints.refuse_replacing(self.iteration)
         whole = {
             name: self._kept[name].gather(value) if name in self._kept else value
             for name, value in state().items()
         }
-        self._checkpoints.save(
-            self.iteration,
-            whole,
-            history=[row.tolist() for row in self.history],
-            histories=self.histories,
-            ended=[[list(index), *end] for index, end in self._reasons.items()],
-            tolerances=self._tolerances,
-        )
+        failure: Exception | None = None
+        try:
+            self._checkpoints.save(
+                self.iteration,
+                whole,
+                history=[row.tolist() for row in self.history],
+                histories=self.histories,
+                ended=[[list(index), *end] for index, end in self._reasons.items()],
+                tolerances=self._tolerances,
+            )
+        except Exception as error:
+            failure = error
+        said = [text for text in arrays.told_to_all(first(self.y), failure) if text]
+        if failure is not None:
+            raise failure
+        if said:
+            raise CheckpointError(f"the rank that writes failed: {said[0]}")
 
     def _restore(self, resume: Any) -> None:
         assert self._checkpoints is not None

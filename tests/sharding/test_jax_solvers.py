@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,10 @@ def test_a_solve_on_devices_resumes_bit_for_bit(
     solver(B, y, iterations=2, checkpoint_directory=tmp_path, **options)
     for file in tmp_path.glob("*/*/*.npy"):
         assert 6 not in np.load(file).shape[-3:-2], "files hold elements of the real shape"
-    got = solver(B, y, iterations=4, resume=tmp_path, **options)
+    # Another process makes its own plan, of the same kind, with other memory free.
+    settings = replace(B.plan.settings, machine=replace(B.plan.machine, memory=1e9))
+    C = replace(B.plan, settings=settings).lower()
+    got = solver(C, y, iterations=4, resume=tmp_path, **options)
     np.testing.assert_array_equal(got.solution, wanted.solution)
     assert got.residual_history == wanted.residual_history
 
