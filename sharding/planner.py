@@ -81,6 +81,7 @@ def plan(
     def make(limit: float | None = None) -> Plan:
         if not isinstance(A, Operator):
             raise PlacementError(f"plan takes an Operator or Functional, got {type(A).__name__}")
+        _check(memory, chunks, batch)
         available, engine = choose(devices, executor)
         machine = machine_of(available, engine)
         if limit is not None:
@@ -94,6 +95,15 @@ def plan(
     from sharding.ranks import planned_together
 
     return planned_together(make, f"{partition} {memory} {chunks} {batch} {deterministic}")
+
+
+def _check(memory: Any, chunks: Any, batch: Any) -> None:
+    if memory is not None and (isinstance(memory, str) or not memory > 0):
+        raise PlacementError(f"memory is {memory!r}; give the bytes of one device, or None")
+    if chunks is not None and not isinstance(chunks, Mapping):
+        raise PlacementError(f"chunks is {chunks!r}; give lengths by axis, such as {{'z': 16}}")
+    if not isinstance(batch, Sequence) or any(n < 0 for n in batch):
+        raise PlacementError(f"batch is {batch!r}; give the lengths of the leading axes")
 
 
 def _chosen(

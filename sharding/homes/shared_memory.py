@@ -36,7 +36,12 @@ class SharedMemory:
 
     def holds(self, placement: Placement, x: Any) -> bool:
         """Whether the cut axes have their real sizes."""
-        return arrays.is_array(x) and placement.real_shape(tuple(x.shape)) == tuple(x.shape)
+        cut = {axis for axis in placement.axes if axis is not None}
+        if not arrays.is_array(x) or any(
+            not 0 <= placement.position(axis, x.ndim) < x.ndim for axis in cut
+        ):
+            return False
+        return placement.real_shape(tuple(x.shape)) == tuple(x.shape)
 
     def full(
         self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any

@@ -14,7 +14,7 @@ import pytest
 import geometries as ct
 import linops as lo
 from linops.compiled import pool
-from linops.errors import PlacementError
+from linops.errors import PlacementError, ShapeError
 from sharding import Described, Worker, plan
 from sharding.graph import flatten
 from sharding.memory import peaks
@@ -49,6 +49,23 @@ def test_an_axis_that_must_not_be_split_names_its_leaf() -> None:
     space = lo.Space((4, 6), "complex128", ("y", "x"))
     with pytest.raises(PlacementError, match="FFT must not be split along 'x'.*may be split: y"):
         plan(lo.FFT(space, axes=("x",)), devices=2, partition="x")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"memory": "8GB"}, "bytes"), ({"memory": -1}, "bytes"), ({"chunks": 3}, "by axis"),
+     ({"batch": 3}, "leading"), ({"batch": (-1,)}, "leading")],
+)  # fmt: skip
+def test_options_of_another_kind_are_told_apart(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(PlacementError, match=word):
+        plan(lo.Gradient(lo.Space((5, 4))), devices=2, executor="threads", **options)
+
+
+def test_vectors_with_too_few_axes_are_refused() -> None:
+    A = lo.Gradient(lo.Space((5, 4), axes=("y", "x")))
+    B = plan(A, devices=2, executor="threads", partition="y").lower()
+    with pytest.raises(ShapeError, match="expects"):
+        B @ np.zeros((), np.float32)
 
 
 def test_only_operators_are_planned() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 import linops as lo
 import solvers
 from linops import functionals as fn
+from linops.errors import CheckpointError
 from rank_checks.register import all_good, assert_close, check, grids, plan, projector, raises
 from solvers import cgls
 
@@ -89,3 +93,25 @@ def measurements_that_are_not_finite_are_refused_by_all(rank: int, world: int) -
     for data in (y, B.codomain.put(y)):
         raises(ValueError, "is nan", lambda data=data: cgls(B, data, iterations=2))
     all_good(rank)
+
+
+@check
+def solves_resume_bit_for_bit_and_fail_together(rank: int, world: int) -> None:
+    A = projector((5, 4), 5)
+    y = A @ A.domain.random(2)
+    B = plan(A, partition="view").lower()
+    told: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(told)
+    wanted = solvers.sirt(B, y, iterations=3).solution
+    solvers.sirt(B, y, iterations=2, checkpoint_directory=told[0])
+    again = plan(A, partition="view").lower()
+    assert np.array_equal(solvers.sirt(again, y, iterations=3, resume=told[0]).solution, wanted)
+    raises(
+        CheckpointError,
+        "never replaced",
+        lambda: solvers.sirt(B, y, iterations=2, checkpoint_directory=told[0]),
+    )
+    assert np.array_equal(solvers.sirt(B, y, iterations=3).solution, wanted)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(told[0])
