@@ -441,8 +441,9 @@ def test_profiles_are_refused_by_name() -> None:
 
 def test_steep_elevations_warn() -> None:
     detector = Detector((9, 9))
-    with pytest.warns(UserWarning, match="view 1: rays rise by 57.3 degrees"):
+    with pytest.warns(UserWarning, match="view 1: rays rise by 57.3 degrees") as caught:
         footprint(MultiAxisParallel(np.array([0.0, 1.0]), np.array([0.2, 1.0]), detector), SOLID)
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         footprint(MultiAxisParallel(np.array([0.0, 1.0]), 0.7, detector), SOLID)
