@@ -228,7 +228,7 @@ def _admit_parallel(scan: VolumeScan) -> None:
             "the separable rows of model 'footprint' are a rough approximation; model='siddon' "
             "has no such limit.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
 
