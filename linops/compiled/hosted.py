@@ -40,9 +40,10 @@ def hosted(operator: Any, x: Array, adjoint: bool = False) -> Array:
 
     Raises
     ------
+    RuntimeError
+        For an array on another device than the CPU, which this code cannot reach.
     DTypeError
-        For an array that is not in CPU memory, and where an array of the operator requires a
-        gradient: compiled code has none in them.
+        Where an array of the operator requires a gradient: compiled code has none in them.
     """
     forward, backward = operator._forward_host, operator._adjoint_host
     if adjoint:
@@ -62,7 +63,7 @@ def _on_torch(operator: Any, x: Any, forward: Any, backward: Any) -> Any:
     from linops.transforms.torch_function import apply_pair, recording
 
     if x.device.type != "cpu":
-        raise DTypeError(
+        raise RuntimeError(
             f"{operator.name} runs on the CPU, got a tensor on {x.device}; move it with .cpu()"
         )
     if any(map(arrays.requires_gradient, leaves(operator))):
