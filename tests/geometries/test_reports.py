@@ -190,7 +190,7 @@ def test_f8_rays_beside_the_volume_end_and_are_zero(model: str, backend: str) ->
             start = time.process_time()
             assert not (A @ np.ones(shape, A.dtype)).any()
             assert not (A.H @ np.ones(A.codomain.shape, A.dtype)).any()
-            assert time.process_time() - start < 1
+            assert time.process_time() - start < 10  # an endless walk, not a slow machine
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

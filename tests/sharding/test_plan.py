@@ -179,18 +179,26 @@ def test_absent_devices_are_planned_for_and_refuse_to_run() -> None:
 
 
 def test_a_problem_that_fits_no_machine_is_explained_at_once() -> None:
-    space = lo.Space((4096, 4096, 4096), "float32", ("z", "y", "x"))
-    A = lo.Gradient(space)
     devices = Described.several(64, memory=80e9)
+
+    def explained(n: int) -> str:
+        space = lo.Space((n, n, n), "float32", ("z", "y", "x"))
+        return plan(lo.Gradient(space).gram(), devices=devices, partition="z").explain()
+
+    assert "4096" in explained(4096)
     tracemalloc.start()
-    start = time.process_time()
-    text = plan(A.gram(), devices=devices, partition="z").explain()
-    seconds = time.process_time() - start
+    explained(4096)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50e6
-    assert seconds < 1.0  # a tenth here
-    assert "4096" in text
+    # A tenth of a second, as for a problem that is 32,768 times smaller.
+    seconds = dict.fromkeys((128, 4096), float("inf"))
+    for _ in range(3):
+        for n in seconds:
+            start = time.process_time()
+            explained(n)
+            seconds[n] = min(seconds[n], time.process_time() - start)
+    assert seconds[4096] < 5 * seconds[128], seconds
 
 
 def test_the_table_names_steps_bytes_and_memory() -> None:
