@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["free_beside", "host_free"]
+__all__ = ["free_beside", "free_in_jax", "host_free"]
 
 
 def host_free() -> float | None:
@@ -41,10 +42,13 @@ def free_beside(x: Array) -> float | None:
     if arrays.is_jax(x):
         jax = sys.modules["jax"]
         devices = jax.devices() if arrays.is_traced(x) else x.devices()
-        return min((_free_in_jax(device) for device in devices), default=None)
+        known = [free for free in map(free_in_jax, devices) if free is not None]
+        return min(known, default=None) if len(known) == len(devices) else None
     return None
 
 
-def _free_in_jax(device: object) -> float:
-    stats = device.memory_stats() or {}  # type: ignore[attr-defined]
-    return float(stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0))
+def free_in_jax(device: Any) -> float | None:
+    """Bytes that the allocator of a JAX device can still give; None where it does not tell."""
+    stats = device.memory_stats() or {}
+    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+    return None if limit is None else float(limit - used)

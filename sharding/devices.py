@@ -14,7 +14,7 @@ from typing import Any
 
 from linops.compiled import pool
 from linops.errors import PlacementError
-from linops.memory import host_free
+from linops.memory import free_in_jax, host_free
 from sharding.cost import Machine
 
 __all__ = [
@@ -297,6 +297,5 @@ def host_memory(shares: int = 1) -> float | None:
 
 
 def _device_memory(device: Any) -> float | None:
-    stats = device.memory_stats() or {}
-    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
-    return None if limit is None else 0.9 * (limit - used)
+    free = free_in_jax(device)
+    return None if free is None else 0.9 * free

@@ -27,12 +27,8 @@ class LoweredRestricted(Restricted):
     """
 
     def __init__(self, plan: Plan, index: Any) -> None:
-        functional = plan.operator
-        assert isinstance(functional, Functional)
+        functional, whole, part = _cut(plan)
         super().__init__(functional, index)
-        whole = states_of(plan.domain_placements[0])
-        ndim = len(functional.domain.shape)
-        part = picked(whole, ndim, range(max(ndim - 2, 0), ndim))
         terms = RestrictedTerms(functional, index)
         form = RestrictedForm(functional, index)
         self._terms: Any = lower(plan.again(terms, entries=[whole], exits=[part, part]))
@@ -69,13 +65,9 @@ class GatheredRestricted(Restricted):
     """
 
     def __init__(self, plan: Plan, index: Any) -> None:
-        functional = plan.operator
-        assert isinstance(functional, Functional)
+        functional, whole, part = _cut(plan)
         super().__init__(functional, index)
         self._base = functional.restrict(index)
-        whole = states_of(plan.domain_placements[0])
-        ndim = len(functional.domain.shape)
-        part = picked(whole, ndim, range(max(ndim - 2, 0), ndim))
         copies = (REPLICATED,) * len(whole)
         self._volume: Any = _moving(plan, functional.domain, whole, copies)
         self._rows: Any = _moving(plan, self._base.domain, part, copies)
@@ -90,6 +82,15 @@ class GatheredRestricted(Restricted):
 
     def quadratic(self, x: Any, d: Any) -> Any:
         return self._base.quadratic(self._volume @ x, self._rows @ d)
+
+
+def _cut(plan: Plan) -> tuple[Functional, States, States]:
+    """A plan's functional, and the states of an element and of a subset's rows."""
+    functional = plan.operator
+    assert isinstance(functional, Functional)
+    whole = states_of(plan.domain_placements[0])
+    ndim = len(functional.domain.shape)
+    return functional, whole, picked(whole, ndim, range(max(ndim - 2, 0), ndim))
 
 
 def _moving(plan: Plan, space: Any, source: States, target: States) -> LinearOperator:

@@ -124,12 +124,10 @@ class BandLoop(LinearOperator):
         super().__init__(whole.domain, whole.codomain, precision=whole.precision, name=whole.name)
         self.band, self.starts, self.length = band, starts, length
         self.sides, self.first, self.halo = sides, first, halo
-        self.same, self.leaves = (
-            same,
-            tuple(
-                column[0] if one else arrays.namespace(*column).stack(list(column))
-                for one, column in zip(same, columns, strict=True)
-            ),
+        self.same = same
+        self.leaves = tuple(
+            column[0] if one else arrays.namespace(*column).stack(list(column))
+            for one, column in zip(same, columns, strict=True)
         )
 
     def _apply(self, x: Array) -> Array:
