@@ -1,7 +1,9 @@
 """Loads and stores that promise LLVM not to alias each other, so that gather loops vectorise.
 
 `load` reads arrays that no `add` or `store` of the same loop writes. Without the promise LLVM must
-assume that each store changes what is gathered next, and keeps the loop scalar.
+assume that each store changes what is gathered next, and keeps the loop scalar. The promise binds
+one function: where LLVM inlines another, the copy gets scopes of its own, so a table that one
+function stores and the next loads is safe.
 """
 
 from __future__ import annotations
