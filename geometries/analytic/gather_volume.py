@@ -23,7 +23,8 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.hosted import hosted
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.errors import GeometryError
 from linops.operator import LinearOperator
 from linops.precision import Precision

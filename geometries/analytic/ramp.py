@@ -17,7 +17,8 @@ from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops.algebra.relations import named_like, positions
-from linops.elementary.windows import Crop, Cut, Pad, PlaneMask, PlaneWindow, resized
+from linops.elementary.plane_windows import PlaneMask, PlaneWindow
+from linops.elementary.planes import Cut, resized
+from linops.elementary.windows import Crop, Pad
 from linops.errors import ShapeError
 from linops.operator import LinearOperator, Operator
 from linops.rule import Member, Relation, Rule

@@ -16,7 +16,8 @@ from linops.algebra.members import in_one_dtype, members_of, plain_space, spread
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.cost import Cost
-from linops.elementary.windows import Crop, axis_number, resized
+from linops.elementary.planes import axis_number, resized
+from linops.elementary.windows import Crop
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision

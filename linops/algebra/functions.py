@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from linops import calling
-from linops.elementary.windows import _cuts_named, resized
+from linops.elementary.planes import cuts_named, resized
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -122,8 +122,8 @@ class FunctionOperator(LinearOperator):
         return FunctionOperator(
             self.apply,
             self.adjoint,
-            resized(self.domain, _cuts_named(self.rule, axis), stop - start),
-            resized(self.codomain, _cuts_named(right, axis), stop - start),
+            resized(self.domain, cuts_named(self.rule, axis), stop - start),
+            resized(self.codomain, cuts_named(right, axis), stop - start),
             self.rule,
             self._precision,
             self.name,

@@ -11,7 +11,8 @@ from linops.algebra.fused import links
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import Crop, resized
+from linops.elementary.planes import resized
+from linops.elementary.windows import Crop
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation, Rule

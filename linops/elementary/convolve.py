@@ -16,8 +16,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.planes import axis_number, numbered, with_row
 from linops.elementary.sliding import Line, direct_sum, fast_length, spectral_sum
-from linops.elementary.windows import _numbered, axis_number, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of, real_of
@@ -124,7 +124,7 @@ class Convolve(LinearOperator):
     ) -> None:
         # Along the convolved axes: planes of the output; lead, input planes before the first of
         # them; edges, what is beyond the input; ends, the real range of output planes.
-        names = domain.axes or tuple(_numbered(domain.ndim))
+        names = domain.axes or tuple(numbered(domain.ndim))
         shape = list(domain.shape)
         left = [Axis(name) for name in names]
         for k, i in enumerate(numbers):
@@ -231,7 +231,7 @@ class Convolve(LinearOperator):
             if not padded:
                 return block
             from linops.algebra.product import Product
-            from linops.elementary.windows import PlaneMask
+            from linops.elementary.plane_windows import PlaneMask
 
             return Product([PlaneMask(block.codomain, [(0, i)], -start, n - start), block])
         i, n, halo = self._numbers[k], self._planes[k], self.rule.halo(axis)

@@ -9,7 +9,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import cuts_named, resized, window_rule
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of, real_of
@@ -58,7 +59,7 @@ class Diagonal(LinearOperator):
         complex_ = arrays.dtype_of(array).kind == "c"
         codomain = domain.complexified() if complex_ and not domain.is_complex else domain
         array = arrays.cast(array, complex_of(domain.dtype) if complex_ else real_of(domain.dtype))
-        row = _window_rule(domain, ()).domain
+        row = window_rule(domain, ()).domain
         super().__init__(domain, codomain, Rule(row, row, row))
         self.array = arrays.snapshot(array)
 
@@ -112,7 +113,7 @@ class Diagonal(LinearOperator):
         from linops.algebra.product import Product
 
         assert isinstance(self.domain, Space)
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         position = cuts[0][1]
         number = position - self.domain.ndim
         n = self.domain.shape[position]

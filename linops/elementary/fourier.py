@@ -18,7 +18,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
-from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import axis_number, numbered, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of
@@ -105,7 +106,7 @@ class FFT(LinearOperator):
         self._set_up(space, numbers, norm, half)
 
     def _set_up(self, space: Space, numbers: tuple[int, ...], norm: str, half: bool) -> None:
-        left = space.axes or tuple(_numbered(space.ndim))
+        left = space.axes or tuple(numbered(space.ndim))
         right = [f"k{name}" if i in numbers else name for i, name in enumerate(left)]
         shape = list(space.shape)
         if half:

@@ -8,13 +8,8 @@ from linops import arrays
 from linops.arrays import Array
 from linops.calling import batch_shape
 from linops.cost import Cost
-from linops.elementary.windows import (
-    PlaneMask,
-    _cuts_named,
-    _window_rule,
-    names_beside,
-    resized,
-)
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import cuts_named, names_beside, resized, window_rule
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -40,7 +35,7 @@ class Identity(LinearOperator):
         super().__init__(
             space,
             space,
-            _window_rule(space, ()),
+            window_rule(space, ()),
             tags=("self_adjoint", "psd", "unitary", "diagonal", "nonnegative"),
         )
 
@@ -63,7 +58,7 @@ class Identity(LinearOperator):
         return self.domain.ones() if weights is None else weights
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         m, p = cuts[0]
         space = resized(self.domain, cuts, stop - start)
         if padded:
@@ -122,7 +117,7 @@ class Zero(LinearOperator):
         return self.domain.zeros(weights)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        left = _cuts_named(self.rule, axis)
+        left = cuts_named(self.rule, axis)
         right = tuple(
             (m, p)
             for m, member in enumerate(self.rule.codomain)
@@ -161,7 +156,7 @@ class Cast(LinearOperator):
                 f"Cast changes precision alone, not {domain} to {codomain}; real and complex meet "
                 "by complex extension"
             )
-        super().__init__(domain, codomain, _window_rule(domain, ()))
+        super().__init__(domain, codomain, window_rule(domain, ()))
         self._aliases = any(
             a.dtype == b.dtype for a, b in zip(domain.members, codomain.members, strict=True)
         )
@@ -184,17 +179,17 @@ class Cast(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if padded:
             return None
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         return Cast(
             resized(self.domain, cuts, stop - start), resized(self.codomain, cuts, stop - start)
         )
 
 
 def _zero_rule(domain: AnySpace, codomain: AnySpace) -> Rule:
-    left = _window_rule(domain, ()).domain
+    left = window_rule(domain, ()).domain
     if domain.shape == codomain.shape:
         return Rule(left, left)
-    rows = _window_rule(codomain, ()).domain
+    rows = window_rule(codomain, ()).domain
     own = [axis.name for member in rows for axis in member]
     names = iter(names_beside([axis.name for member in left for axis in member], own))
     return Rule(left, tuple(tuple(Axis(next(names)) for _ in member) for member in rows))

@@ -17,7 +17,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
-from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one, with_row
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import axis_number, numbered, resized_one, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import real_of
@@ -112,7 +113,7 @@ class Interpolate(LinearOperator):
                 )
             coordinates = tuple(_shifted(part, k) for k, part in enumerate(coordinates))
         others = [i for i in range(space.ndim) if i not in numbers]
-        left = space.axes or tuple(_numbered(space.ndim))
+        left = space.axes or tuple(numbered(space.ndim))
         named = points is None and space.axes is not None
         halos = _halos(given, count, reach, points is None)
         if halos:

@@ -11,7 +11,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import _numbered, names_beside, resized_one
+from linops.elementary.planes import names_beside, numbered, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of
@@ -192,6 +192,6 @@ def is_sparse(array: Any) -> bool:
 
 
 def _rule(domain: Space, codomain: Space) -> Rule:
-    left = domain.axes or (("col",) if domain.ndim == 1 else tuple(_numbered(domain.ndim)))
-    right = codomain.axes or (("row",) if codomain.ndim == 1 else tuple(_numbered(codomain.ndim)))
+    left = domain.axes or (("col",) if domain.ndim == 1 else tuple(numbered(domain.ndim)))
+    right = codomain.axes or (("row",) if codomain.ndim == 1 else tuple(numbered(codomain.ndim)))
     return Rule((tuple(map(Axis, left)),), (tuple(map(Axis, names_beside(left, right))),))

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from linops import arrays
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
-from linops.elementary.windows import PlaneMask, _cuts_named, _window_rule, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import cuts_named, resized, window_rule
 from linops.errors import ShapeError
 from linops.maps import Operator
 from linops.operator import LinearOperator
@@ -26,7 +27,7 @@ class Pointwise(Operator):
     def __init__(self, space: Space) -> None:
         if not isinstance(space, Space):
             raise ShapeError(f"a pointwise map takes a plain space, got {space}")
-        row = _window_rule(space, ())
+        row = window_rule(space, ())
         super().__init__(space, space, row)
 
     @abstractmethod
@@ -42,7 +43,7 @@ class Pointwise(Operator):
         return Diagonal(self._derivative(x), self.domain)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         m, p = cuts[0]
         space = resized(self.domain, cuts, stop - start)
         assert isinstance(space, Space)

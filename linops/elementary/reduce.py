@@ -11,7 +11,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import axis_number, numbered, resized_one
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -68,7 +69,7 @@ class SumOver(LinearOperator):
             None if space.axes is None else tuple(space.axes[i] for i in kept),
             None if space.spacing is None else tuple(space.spacing[i] for i in kept),
         )
-        names = space.axes or tuple(_numbered(space.ndim))
+        names = space.axes or tuple(numbered(space.ndim))
         rule = Rule((tuple(map(Axis, names)),), (tuple(Axis(names[i]) for i in kept),))
         LinearOperator.__init__(self, space, codomain, rule, tags=("nonnegative",))
         self._numbers = numbers

@@ -10,7 +10,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, _cuts_named, _numbered, axis_number, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import axis_number, cuts_named, numbered, resized
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Member, Rule
@@ -159,7 +160,7 @@ def _picked(
     space: Space, numbers: tuple[int, ...], count: int
 ) -> tuple[Space, tuple[Member, Member]]:
     others = [i for i in range(space.ndim) if i not in numbers]
-    names = space.axes or tuple(_numbered(space.ndim))
+    names = space.axes or tuple(numbered(space.ndim))
     s = "s" if "s" not in names else "s_picked"
     small = Space(
         (*(space.shape[i] for i in others), count),
@@ -205,7 +206,7 @@ def _block_of(
     small = operator.rule.domain if cls is Scatter else operator.rule.codomain
     if axis == small[0][-1].name:
         return None if padded else cls(space, operator.index[start:stop], operator._axes)
-    cuts = _cuts_named(Rule((_names_of(space),), ()), axis)
+    cuts = cuts_named(Rule((_names_of(space),), ()), axis)
     if not cuts or cuts[0][1] in operator._axes:
         return None
     n = space.shape[cuts[0][1]]
@@ -220,4 +221,4 @@ def _block_of(
 
 
 def _names_of(space: Space) -> Member:
-    return tuple(map(Axis, space.axes or _numbered(space.ndim)))
+    return tuple(map(Axis, space.axes or numbered(space.ndim)))

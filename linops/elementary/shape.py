@@ -13,7 +13,8 @@ from typing import Any, ClassVar, TypeVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, _numbered, axis_number, resized_one
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import axis_number, numbered, resized_one
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -58,7 +59,7 @@ class Reshape(LinearOperator):
         self, space: Space, shape: int | Sequence[int], axes: Sequence[str] | None = None
     ) -> None:
         extents = _inferred(space, (shape,) if isinstance(shape, int) else tuple(shape))
-        left = space.axes or tuple(_numbered(space.ndim))
+        left = space.axes or tuple(numbered(space.ndim))
         passing = _passing(space.shape, extents)
         wanted = [f"axis{j}" for j in range(len(extents))] if axes is None else list(axes)
         right, taken = [], set(left)
@@ -141,7 +142,7 @@ class Transpose(LinearOperator):
             None if space.axes is None else tuple(space.axes[i] for i in numbers),
             None if space.spacing is None else tuple(space.spacing[i] for i in numbers),
         )
-        names = space.axes or tuple(_numbered(space.ndim))
+        names = space.axes or tuple(numbered(space.ndim))
         rule = Rule((tuple(map(Axis, names)),), (tuple(Axis(names[i]) for i in numbers),))
         super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
 

@@ -1,9 +1,6 @@
-"""Ranges of planes as operators: `Crop`, `Pad`, and the windows that padded blocks need.
+"""Ranges of planes as operators: `Crop` keeps one, `Pad` puts zeros around one.
 
-`Crop` keeps a range of planes and `Pad` puts zeros around one; each is the other's adjoint.
-`PlaneWindow` does the same with a range that is data: it may reach past both ends, planes outside
-are never read and come out as zeros. `PlaneMask` blanks the planes of a padded block that are
-outside the array. They select, they never multiply: NaN in a plane that is left out stays there.
+Each is the other's adjoint. Ranges that are data are `plane_windows`.
 """
 
 from __future__ import annotations
@@ -12,31 +9,24 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.planes import (
+    Cut,
+    axis_number,
+    cuts_named,
+    map_members,
+    resized,
+    resized_one,
+    window_rule,
+)
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
-from linops.rule import Axis, Member, Rule
-from linops.space import AnySpace, ProductSpace, Space
+from linops.rule import Member, Rule
+from linops.space import AnySpace, Space
 
-__all__ = [
-    "Crop",
-    "Cut",
-    "Pad",
-    "PlaneMask",
-    "PlaneWindow",
-    "axis_number",
-    "names_beside",
-    "resized",
-    "resized_one",
-    "with_row",
-]
-
-Cut = tuple[int, int]
-"""Member of a space, and axis within it, that a window cuts."""
+__all__ = ["Crop", "Pad"]
 
 Pairs = Mapping[str | int, tuple[int, int]] | Sequence[tuple[int, int]]
 """Two numbers for some axes by name or number, or for each axis in order."""
@@ -68,7 +58,7 @@ class Crop(LinearOperator):
                 )
             cuts.append((0, number, int(start)))
             small = resized_one(small, number, stop - start)
-        super().__init__(space, small, _window_rule(space, cuts))
+        super().__init__(space, small, window_rule(space, cuts))
         self._cuts = tuple(cuts)
 
     @classmethod
@@ -105,7 +95,7 @@ class Crop(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if padded:
             return None
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         kept = [cut for cut in self._cuts if cut[:2] not in cuts]
         lo, hi = self._input_range(axis, start, stop)
         source = resized(self.domain, cuts, hi - lo)
@@ -142,7 +132,7 @@ class Pad(LinearOperator):
                 )
             cuts.append((0, number, int(before)))
             large = resized_one(large, number, space.shape[number] + before + after)
-        super().__init__(space, large, _window_rule(space, cuts))
+        super().__init__(space, large, window_rule(space, cuts))
         self._cuts = tuple(cuts)
 
     @cached_property
@@ -185,7 +175,7 @@ class Pad(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if padded:
             return None
-        cuts = _cuts_named(self.rule, axis)
+        cuts = cuts_named(self.rule, axis)
         extent = self.domain.members[cuts[0][0]].shape[cuts[0][1]]
         lo, hi = self._input_range(axis, start, stop)
         first = min(max(lo, 0), extent)
@@ -198,123 +188,6 @@ class Pad(LinearOperator):
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, 0.0)
-
-
-class PlaneWindow(LinearOperator):
-    """Planes `offset + j` of the input as plane j of the output; zero where there is none.
-
-    The offset is an int32 array, so windows at different places have one structure. With `wrap`
-    (the extent of a ring) planes are counted around the ring, each used once.
-    """
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        domain: AnySpace,
-        codomain: AnySpace,
-        cuts: Sequence[Cut],
-        offset: Any,
-        wrap: int | None = None,
-        members: tuple[Member, ...] | None = None,
-    ) -> None:
-        rule = _window_rule(domain, [(*c, 0) for c in cuts], True, members)
-        super().__init__(domain, codomain, rule)
-        self._positions = tuple(cuts)
-        self.offset = _int32(offset)
-        self._wrap = wrap
-
-    def _apply(self, x: Any) -> Any:
-        return self._move(x, self.codomain)
-
-    def _apply_adjoint(self, y: Any) -> Any:
-        return self.H._apply(y)
-
-    def _make_adjoint(self) -> LinearOperator:
-        spaces = self.codomain, self.domain
-        members = self.rule.domain
-        return PlaneWindow(*spaces, self._positions, -self.offset, self._wrap, members)
-
-    def _complexified(self) -> LinearOperator:
-        return PlaneWindow(
-            self.domain.complexified(),
-            self.codomain.complexified(),
-            self._positions,
-            self.offset,
-            self._wrap,
-            self.rule.domain,
-        )
-
-    def _move(self, x: Any, target: AnySpace) -> Any:
-        def move(part: Array, number: int, member: Space) -> Array:
-            for m, position in self._positions:
-                if m == number:
-                    axis = position - member.ndim
-                    index, valid = self._planes(part.shape[axis], member.shape[position], part)
-                    part = arrays.gather_planes(part, axis, index, valid)
-            return part
-
-        return _map_members(move, x, target)
-
-    def _planes(self, source: int, count: int, like: Array) -> tuple[Array, Array]:
-        xp = arrays.namespace(self.offset)
-        plane = xp.arange(count, dtype=self.offset.dtype) + self.offset
-        if self._wrap is not None:
-            plane = plane % self._wrap
-        valid = (plane >= 0) & (plane < source)
-        if self._wrap is not None:
-            # A window longer than the ring meets some planes twice; one of them counts.
-            valid = valid & (xp.arange(count) < self._wrap)
-        return xp.where(valid, plane, xp.zeros_like(plane)), valid
-
-
-class PlaneMask(LinearOperator):
-    """Planes `begin` to `end` kept, the others zero whatever stands in them.
-
-    `members` are the axes that it shows in its rule, by default those of the space: beside an
-    operator with names of its own it takes them over, so that their product keeps them.
-    """
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        space: AnySpace,
-        cuts: Sequence[Cut],
-        begin: Any,
-        end: Any,
-        members: tuple[Member, ...] | None = None,
-    ) -> None:
-        rule = _window_rule(space, (), members=members)
-        super().__init__(space, space, rule, tags=("self_adjoint", "psd", "diagonal"))
-        self._positions = tuple(cuts)
-        self.begin, self.end = _int32(begin), _int32(end)
-
-    def _apply(self, x: Any) -> Any:
-        def mask(part: Array, number: int, member: Space) -> Array:
-            for m, position in self._positions:
-                if m == number:
-                    axis = position - member.ndim
-                    part = _masked(part, axis, self.begin, self.end)
-            return part
-
-        return _map_members(mask, x, self.domain)
-
-    def _apply_adjoint(self, y: Any) -> Any:
-        return self._apply(y)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        cuts = _cuts_named(self.rule, axis)
-        if padded or any(cut in self._positions for cut in cuts):
-            return None
-        space = resized(self.domain, cuts, stop - start)
-        return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
-
-    def _complexified(self) -> LinearOperator:
-        space = self.domain.complexified()
-        return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
 
 
 def _by_axis(
@@ -334,40 +207,6 @@ def _by_axis(
     return named
 
 
-def axis_number(space: Space, axis: str | int) -> int:
-    """The position of an axis given by name or by (possibly negative) number."""
-    if isinstance(axis, str):
-        if space.axes is None or axis not in space.axes:
-            raise ShapeError(f"no axis {axis!r} in the space {space}")
-        return space.axes.index(axis)
-    number = axis + space.ndim if axis < 0 else axis
-    if not 0 <= number < space.ndim:
-        raise ShapeError(f"axis {axis} is outside the {space.ndim} axes of the space {space}")
-    return number
-
-
-def with_row(table: Array, number: int, row: Array) -> Array:
-    """A table of planes with another row; a new one, in the namespace of the table."""
-    xp = arrays.namespace(table)
-    row = xp.reshape(arrays.convert(row, table), (1, -1))
-    return xp.concat([table[:number, ...], row, table[number + 1 :, ...]])
-
-
-def resized(space: AnySpace, cuts: Sequence[Cut], extent: int) -> AnySpace:
-    """`space` with another extent along the given axes."""
-    members = list(space.members)
-    for m, position in cuts:
-        members[m] = resized_one(members[m], position, extent)
-    return ProductSpace(members) if isinstance(space, ProductSpace) else members[0]
-
-
-def resized_one(space: Space, position: int, extent: int) -> Space:
-    """A plain space with another extent along one axis."""
-    shape = list(space.shape)
-    shape[position] = extent
-    return Space(tuple(shape), space.dtype, space.axes, space.spacing)
-
-
 _Window = TypeVar("_Window", Crop, Pad)
 
 
@@ -380,78 +219,15 @@ def _make(
 ) -> _Window:
     # Crop and Pad from their parts; the public constructors derive one space from the other.
     operator = object.__new__(cls)
-    rule = _window_rule(domain, cuts, members=members)
+    rule = window_rule(domain, cuts, members=members)
     LinearOperator.__init__(operator, domain, codomain, rule)
     operator._cuts = tuple(cuts)
     operator.__dict__["_frozen"] = True
     return operator
 
 
-def _names(space: AnySpace) -> list[list[str]]:
-    rows = []
-    for m, member in enumerate(space.members):
-        prefix = f"m{m}_" if len(space.members) > 1 else ""
-        rows.append([f"{prefix}{name}" for name in member.axes or _numbered(member.ndim)])
-    return rows
-
-
-def names_beside(left: Sequence[str], right: Sequence[str]) -> list[str]:
-    """Names of `right`, with `_out` behind those that `left` has, each once."""
-    taken, found = {*left, *right}, []
-    for own in right:
-        name = own
-        if own in left:
-            while name in taken:
-                name += "_out"
-            taken.add(name)
-        found.append(name)
-    return found
-
-
-def _numbered(count: int) -> list[str]:
-    return [f"axis{i}" for i in range(count)]
-
-
-def _window_rule(
-    space: AnySpace,
-    cuts: Sequence[tuple[int, ...]],
-    whole: bool = False,
-    members: tuple[Member, ...] | None = None,
-) -> Rule:
-    cut = {(c[0], c[1]) for c in cuts}
-    if members is not None:
-        kept = tuple(
-            tuple(
-                Axis(axis.name, splits=not (whole and (m, p) in cut))
-                for p, axis in enumerate(member)
-            )
-            for m, member in enumerate(members)
-        )
-        return Rule(kept, kept)
-    names = _names(space)
-    shared: dict[str, str] = {}
-    for m, p in sorted(cut):
-        shared.setdefault("cut", names[m][p])
-        if len(cut) > 1 and len(space.members) > 1:
-            names[m][p] = shared["cut"]
-    row = tuple(
-        tuple(Axis(name, splits=not (whole and (m, p) in cut)) for p, name in enumerate(members))
-        for m, members in enumerate(names)
-    )
-    return Rule(row, row)
-
-
-def _cuts_named(rule: Rule, name: str) -> tuple[Cut, ...]:
-    return tuple(
-        (m, p)
-        for m, member in enumerate(rule.domain)
-        for p, axis in enumerate(member)
-        if axis.name == name
-    )
-
-
 def _shift(rule: Rule, cuts: Sequence[tuple[int, int, int]], name: str) -> int:
-    where = _cuts_named(rule, name)
+    where = cuts_named(rule, name)
     return next((start for m, p, start in cuts if (m, p) in where), 0)
 
 
@@ -463,7 +239,7 @@ def _crop(x: Any, target: AnySpace, cuts: Sequence[tuple[int, int, int]]) -> Any
                 part = arrays.narrow(part, position - member.ndim, start, stop)
         return part
 
-    return _map_members(crop, x, target)
+    return map_members(crop, x, target)
 
 
 def _pad(x: Any, target: AnySpace, cuts: Sequence[tuple[int, int, int]]) -> Any:
@@ -475,27 +251,4 @@ def _pad(x: Any, target: AnySpace, cuts: Sequence[tuple[int, int, int]]) -> Any:
                 part = arrays.widen(part, axis, start, after)
         return part
 
-    return _map_members(pad, x, target)
-
-
-def _map_members(function: Any, x: Any, target: AnySpace) -> Any:
-    if isinstance(target, ProductSpace):
-        return tuple(
-            function(part, number, member)
-            for number, (part, member) in enumerate(zip(x, target.spaces, strict=True))
-        )
-    return function(x, 0, target)
-
-
-def _masked(x: Array, axis: int, begin: Array, end: Array) -> Array:
-    xp = arrays.namespace(begin)
-    plane = xp.arange(x.shape[axis], dtype=begin.dtype)
-    return arrays.gather_planes(x, axis, plane, (plane >= begin) & (plane < end))
-
-
-def _int32(value: Any) -> Array:
-    if arrays.is_array(value) and not arrays.is_numpy(value):
-        return value
-    array = np.asarray(value, np.int32)
-    array.setflags(write=False)
-    return array
+    return map_members(pad, x, target)

@@ -10,7 +10,8 @@ from linops.algebra import nonlinear
 from linops.algebra.arithmetic import scale
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
-from linops.elementary.windows import Crop, resized
+from linops.elementary.planes import resized
+from linops.elementary.windows import Crop
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain, positive_number
 from linops.functionals.quadratic import Quadratic

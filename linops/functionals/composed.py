@@ -13,8 +13,9 @@ from linops.algebra.product import Product
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.algebra.scaled import Scaled
 from linops.elementary.identity import Cast, Identity
+from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
-from linops.elementary.windows import Crop, PlaneMask
+from linops.elementary.windows import Crop
 from linops.errors import DTypeError, ShapeError
 from linops.functionals.combined import ScaledFunctional, scaled
 from linops.functionals.derivatives import bare

@@ -16,7 +16,9 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.elementary.windows import Crop, PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
+from linops.elementary.windows import Crop
 from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional, named_axes, recorded
 from linops.operator import LinearOperator, Operator

@@ -13,7 +13,8 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.elementary.windows import PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, named_axes, plain
 from linops.operator import Operator

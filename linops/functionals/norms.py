@@ -13,7 +13,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
-from linops.elementary.windows import axis_number
+from linops.elementary.planes import axis_number
 from linops.functionals.derivatives import Row
 from linops.functionals.entries import Entries
 from linops.functionals.functional import recorded

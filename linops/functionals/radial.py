@@ -17,7 +17,8 @@ from typing import ClassVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.windows import PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.functionals.entries import cut_planes, named_row
 from linops.operator import LinearOperator
 from linops.precision import real_of

@@ -7,7 +7,8 @@ from typing import Any
 from linops import arrays
 from linops.arrays import Array
 from linops.elementary.identity import Identity
-from linops.elementary.windows import PlaneMask, resized
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.errors import ShapeError
 from linops.functionals.entries import cut_planes, named_row
 from linops.operator import LinearOperator, Operator
