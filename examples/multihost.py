@@ -24,8 +24,12 @@ from pathlib import Path
 DEVICES = 2  # of each process; a GPU host would leave this to JAX
 
 
-def work(process: int, processes: int, coordinator: str) -> float:
-    """Reconstruct on all devices of all processes; the relative residual that is left."""
+def work(process: int, processes: int, coordinator: str, checkpoints: Path | None) -> float:
+    """Reconstruct on all devices of all processes; the relative residual that is left.
+
+    With `checkpoints`, a folder that all processes see, the solve is also taken up at its tenth
+    iteration, as after a crash, and must end in the same bits.
+    """
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
     import jax
     import numpy as np
@@ -52,7 +56,15 @@ def work(process: int, processes: int, coordinator: str) -> float:
         np.testing.assert_allclose(
             np.asarray(own.data)[: len(views)], (A @ truth)[own.index[0]], rtol=1e-5, atol=1e-5
         )
-    result = solvers.cgls(B, y, iterations=20)
+    result = solvers.cgls(
+        B, y, iterations=20, checkpoint_directory=checkpoints, checkpoint_every=10
+    )
+    if checkpoints is not None:
+        again = solvers.cgls(B, y, iterations=20, resume=checkpoints / "step-000010")
+        for one, other in zip(
+            result.solution.addressable_shards, again.solution.addressable_shards, strict=True
+        ):
+            np.testing.assert_array_equal(np.asarray(one.data), np.asarray(other.data))
     left = float(B.codomain.norm(B @ result.solution - y) / B.codomain.norm(y))
     print(
         f"process {process} of {processes}: {len(jax.local_devices())} of {len(jax.devices())} "
@@ -63,12 +75,14 @@ def work(process: int, processes: int, coordinator: str) -> float:
     return left
 
 
-def start(processes: int) -> int:
+def start(processes: int, checkpoints: Path | None) -> int:
     """All processes on this machine; the worst exit code."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     arguments = ["--processes", str(processes), "--coordinator", f"localhost:{port}"]
+    if checkpoints is not None:
+        arguments += ["--checkpoints", str(checkpoints)]
     running = [
         subprocess.Popen([sys.executable, str(Path(__file__)), *arguments, "--process", str(i)])
         for i in range(processes)
@@ -86,10 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--process", type=int, default=None)
     parser.add_argument("--coordinator", default="localhost:1234")
+    parser.add_argument("--checkpoints", type=Path, default=None, help="a folder that all see")
     given = parser.parse_args(arguments)
     if given.process is None:
-        return start(given.processes)
-    return 0 if work(given.process, given.processes, given.coordinator) < 0.05 else 1
+        return start(given.processes, given.checkpoints)
+    left = work(given.process, given.processes, given.coordinator, given.checkpoints)
+    return 0 if left < 0.05 else 1
 
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@ class Space:
         """Whether the entries are complex."""
         return self.dtype.kind == "c"
 
+    placement: ClassVar[Any] = None
+    """Where elements live; None for a space without a plan."""
+
     @property
     def members(self) -> tuple[Space, ...]:
         """The space itself, as the one member of a product."""

@@ -70,8 +70,8 @@ class Lowered(LinearOperator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
-    def _identity(self) -> Plan:
-        return self.plan
+    def _identity(self) -> Operator:
+        return self.plan.operator
 
     def _data_and_static(self) -> Any:
         assert self._adjoint_program is not None
@@ -160,8 +160,8 @@ class LoweredOperator(Operator):
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
 
-    def _identity(self) -> Plan:
-        return self.plan
+    def _identity(self) -> Operator:
+        return self.plan.operator
 
     def _data_and_static(self) -> Any:
         return _taken_apart(self, (self.plan.forward,))
@@ -207,8 +207,8 @@ class LoweredFunctional(Functional):
         assert isinstance(self.plan.operator, Functional)
         return self.plan.operator
 
-    def _identity(self) -> Plan:
-        return self.plan
+    def _identity(self) -> Operator:
+        return self.plan.operator
 
     def restrict(self, index: Any) -> Restricted:
         """The functional seen from a subset of positions; ranks see it from their own parts."""

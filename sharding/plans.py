@@ -149,19 +149,6 @@ class Plan:
     def __str__(self) -> str:
         return self.explain()
 
-    def _identity(self) -> Any:
-        """What makes two plans the same for the bits of results: not the devices, their memory
-        or their rates, which differ from process to process."""
-        programs = [p for p in (self.forward, self.adjoint) if p is not None]
-        ends = *self.domain_placements, *self.codomain_placements
-        steps = [
-            (step.kind, getattr(step, "cuts", None), getattr(step, "bands", None))
-            for program in programs
-            for step in program.steps
-        ]
-        shares = [(p.axes, p.padded_sizes) for p in ends]
-        return self.operator, self.executor, self.deterministic, self.mesh.shape, shares, steps
-
     def __getstate__(self) -> dict[str, Any]:
         # Engines are made again where the plan arrives.
         return {key: value for key, value in self.__dict__.items() if key != "_engine"}

@@ -28,7 +28,7 @@ __all__ = ["PlacedProductSpace", "PlacedSpace", "placed_space"]
 class PlacedSpace(Space):
     """A `Space` and the placement of its elements."""
 
-    placement: Placement
+    placement: Placement  # type: ignore[misc]
     _plan: Plan
 
     def __init__(self, space: Space, placement: Placement, plan: Plan) -> None:

@@ -3,7 +3,8 @@
 A step is a folder `step-000002/rank-00000` with one `.npy` file an array and `metadata.json`,
 which is written last and renamed into place: a step without it does not exist. Arrays carry
 sha256 digests; operator, measurements, start, algorithm and settings enter as fingerprints, so
-that a step is only continued as what it was. No pickle is read or written.
+that a step is only continued as what it was. Elements are whole, whatever devices or ranks solve:
+the layout is a record, not a condition. No pickle is read or written.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class Checkpointer:
         self._writes = writes
         self._every, self._keep = every, keep
         self._written: list[Path] = []
+        self._layout = {
+            side: [None if m.placement is None else str(m.placement) for m in space.members]
+            for side, space in (("domain", operator.domain), ("codomain", operator.codomain))
+        }
         self._problem: dict[str, Any] = {
             "algorithm": algorithm,
             "domain": str(operator.domain),
@@ -138,6 +143,7 @@ class Checkpointer:
                 "world": 1,
                 "iteration": iteration,
                 "problem": self._problem,
+                "layout": self._layout,
                 "tolerances": dict(tolerances),
                 "history": history,
                 "histories": dict(histories),

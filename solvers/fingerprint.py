@@ -2,8 +2,8 @@
 
 An operator, a functional, an array, a function or a plain value enters by what it is made of:
 class names, settings, and sha256 over shape, dtype and row-major bytes of its arrays. Functions
-enter by code, constants and closure. What also holds facts of the machine says itself what it is,
-by `_identity()`. Nothing here is stored as such; only digests are.
+enter by code, constants and closure. What only says where another operator runs is that operator,
+which it names by `_identity()`. Nothing here is stored as such; only digests are.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def array_digest(x: Any) -> str:
 
 
 def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
+    if hasattr(value, "_identity"):
+        value = value._identity()
     if value is None or (
         isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(value, Enum)
     ):
@@ -92,9 +94,6 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
 def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
     kind = type(value)
     digest.update(f"object:{kind.__module__}.{kind.__qualname__};".encode())
-    if hasattr(value, "_identity"):
-        _feed(digest, value._identity(), seen)
-        return
     parts = getattr(value, "__dict__", None)
     if parts is None:
         slots = getattr(kind, "__slots__", ())

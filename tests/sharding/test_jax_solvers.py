@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 import linops as lo
 import solvers
+from linops.errors import CheckpointError
 from sharding import plan
 from sharding.executors.shard_map import Engine
 from sharding.states import REPLICATED, Sharded
@@ -140,6 +142,28 @@ def test_a_solve_on_devices_resumes_bit_for_bit(
     got = solver(C, y, iterations=4, resume=tmp_path, **options)
     np.testing.assert_array_equal(got.solution, wanted.solution)
     assert got.residual_history == wanted.residual_history
+
+
+def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path: Path) -> None:
+    A = compositions.projector((5, 6, 6), 4)
+    y = A @ A.domain.random(0)
+    devices = jax.devices("cpu")
+    B = plan(A, devices=devices[:2], executor="shard_map", partition="z").lower()
+    wanted = np.asarray(solvers.sirt(A, y, iterations=4).solution)
+    solvers.sirt(B, B.codomain.put(y), iterations=2, checkpoint_directory=tmp_path)
+    layout = json.loads(next(tmp_path.glob("*/*/metadata.json")).read_text())["layout"]
+    assert layout["domain"] == [str(B.domain.placement)]
+    others = (
+        A,
+        plan(A, devices=3, executor="threads", partition="view").lower(),
+        plan(A, devices=devices[3::-1], executor="shard_map", partition="view").lower(),
+    )
+    for other in others:
+        got = solvers.sirt(other, y, iterations=4, resume=tmp_path)
+        np.testing.assert_allclose(got.solution, wanted, rtol=0, atol=1e-12 * wanted.max())
+    with pytest.raises(CheckpointError, match="operator"):
+        wrong = plan(2 * A, devices=devices[:2], executor="shard_map", partition="z").lower()
+        solvers.sirt(wrong, y, iterations=4, resume=tmp_path)
 
 
 def test_coordinate_descent_on_a_volume_in_shares() -> None:

@@ -106,6 +106,7 @@ def solves_resume_bit_for_bit_and_fail_together(rank: int, world: int) -> None:
     solvers.sirt(B, y, iterations=2, checkpoint_directory=told[0])
     again = plan(A, partition="view").lower()
     assert np.array_equal(solvers.sirt(again, y, iterations=3, resume=told[0]).solution, wanted)
+    assert_close(solvers.sirt(A, y, iterations=3, resume=told[0]).solution, wanted, 1e-12)
     raises(
         CheckpointError,
         "never replaced",
