@@ -31,9 +31,16 @@ def explain(plan: Plan) -> str:
     held = plan.footprint
     where = "of the process" if plan.machine.shared else "a device"
     lines.append(
-        f"  memory {where}: {held.resident:,} bytes resident, {held.peak:,} at the peak "
-        f"({held.step})"
+        f"  memory {where}: {held.total:,} bytes; {held.resident:,} resident, {held.peak:,} "
+        f"beside operators' arrays at the peak ({held.step})"
     )
+    for name, account in zip(("forward", "adjoint"), plan.accounts, strict=False):
+        lines.append(
+            f"  compiled {name}, a device: {account.operators + account.run:,} bytes "
+            f"({account.inputs:,} in, {account.operators:,} operators' arrays, "
+            f"{account.results:,} out, {account.temporaries:,} temporary); the column below is "
+            "what leaves state"
+        )
     if plan.machine.shared:
         lines.append("  shared memory: shares and halos are views, only sums of parts are copied")
     if family(plan.devices[0]) == "jax":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,30 @@ from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Sli
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Footprint", "explained", "footprint", "peaks", "peaks_of"]
+__all__ = ["Account", "Footprint", "counted", "explained", "footprint", "peaks", "peaks_of"]
+
+
+@dataclass(frozen=True)
+class Account:
+    """A compiler's count of the bytes of one program on one device.
+
+    Attributes
+    ----------
+    inputs, operators
+        Arguments: the elements that come in, and the operators' arrays.
+    results, temporaries
+        What a run allocates.
+    """
+
+    inputs: int
+    operators: int
+    results: int
+    temporaries: int
+
+    @property
+    def run(self) -> int:
+        """What a run holds beyond the operators' arrays, elements included."""
+        return self.inputs + self.results + self.temporaries
 
 
 @dataclass(frozen=True)
@@ -69,8 +92,17 @@ def explained(plan: Plan) -> Iterator[None]:
         ) from error
 
 
+def counted(accounts: Sequence[Account]) -> Footprint:
+    """The footprint of a plan whose programs, forward and adjoint, a compiler has counted."""
+    operators = max(account.operators for account in accounts)
+    elements = max(account.inputs + account.results for account in accounts)
+    worst = max(accounts, key=lambda account: account.run)
+    where = "the compiled " + ("forward", "adjoint")[accounts.index(worst)]
+    return Footprint(elements + operators, worst.run, where, operators)
+
+
 def footprint(plan: Plan) -> Footprint:
-    """The footprint of a plan, of the larger of its two programs."""
+    """The footprint of a plan, of the larger of its two programs, by what its leaves state."""
     batch = math.prod(plan.batch)
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     operators = _operators(plan.forward, shared is None)

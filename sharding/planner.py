@@ -27,6 +27,9 @@ from sharding.states import real_range
 
 __all__ = ["Plan", "plan"]
 
+_COUNTED = 8
+"""No compiler has been seen to take so many times what leaves state."""
+
 
 def plan(
     A: Operator,
@@ -203,7 +206,7 @@ def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, i
     if chunks:
         found = _in_bands(found, chunks)
     allowed = found.machine.memory if found.memory is None else float(found.memory)
-    if allowed is None or found.footprint.total <= allowed:
+    if allowed is None or _surely_fits(found, allowed) or found.footprint.total <= allowed:
         return found
     least = found.footprint.total
     for other in _smaller(found, request, bool(chunks)):
@@ -217,6 +220,11 @@ def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, i
         f"{int(allowed):,}; in bands it takes {least:,} at least: use more devices, another "
         "partition, or more memory"
     )
+
+
+def _surely_fits(found: Plan, allowed: float) -> bool:
+    """Whether a compiled plan is so far from its limit that the compiler need not be asked."""
+    return found.executor == "shard_map" and _COUNTED * found.stated.total <= allowed
 
 
 def _smaller(found: Plan, request: partitions.Request, fixed: bool) -> Iterator[Plan]:

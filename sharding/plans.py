@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from linops.operator import Operator
@@ -14,7 +15,7 @@ from linops.space import ProductSpace
 from sharding.assignment import Assignment
 from sharding.cost import Machine
 from sharding.graph import Graph
-from sharding.memory import Footprint, footprint
+from sharding.memory import Account, Footprint, counted, footprint
 from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.program import Program
@@ -117,10 +118,26 @@ class Plan:
         """The price that the plan was chosen by; no promise."""
         return self.assignments[-1].seconds
 
-    @property
+    @cached_property
     def footprint(self) -> Footprint:
-        """Bytes on each device: resident, and at the peak of each program."""
+        """Bytes on each device: resident, and at the peak of its programs.
+
+        Of a compiled plan it is the compiler's own count, made without allocating; of others, and
+        for devices that are not here, what the leaves state, added up step by step.
+        """
+        return counted(self.accounts) if self.accounts else self.stated
+
+    @cached_property
+    def stated(self) -> Footprint:
+        """The footprint by what the leaves state, whatever the executor."""
         return footprint(self)
+
+    @cached_property
+    def accounts(self) -> tuple[Account, ...]:
+        """The compiler's counts of forward and adjoint; empty where nothing is compiled."""
+        from sharding.executors.account import accounts
+
+        return accounts(self)
 
     def explain(self) -> str:
         """A table: step, where, shape, halo, bytes moved, flops, peak memory."""
@@ -151,7 +168,8 @@ class Plan:
 
     def __getstate__(self) -> dict[str, Any]:
         # Engines are made again where the plan arrives.
-        return {key: value for key, value in self.__dict__.items() if key != "_engine"}
+        made = ("_engine", "_prepared", "accounts", "footprint")
+        return {key: value for key, value in self.__dict__.items() if key not in made}
 
 
 def states_of(placement: Placement) -> States:

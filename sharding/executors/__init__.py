@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from linops.errors import PlacementError
+from sharding.devices import family
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
     from sharding.program import Program
 
-__all__ = ["Engine", "engine_of"]
+__all__ = ["Engine", "engine_of", "prepared"]
 
 
 class Engine(Protocol):
@@ -47,9 +48,17 @@ def engine_of(plan: Plan) -> Engine:
     return found
 
 
-def _made(plan: Plan) -> Engine:
-    from sharding.devices import family
+def prepared(plan: Plan) -> Any:
+    """The engine, made without asking whether its devices work; `engine_of` takes it over."""
+    found = plan.__dict__.get("_prepared")
+    if found is None:
+        kind = family(plan.devices[0])
+        module = import_module(f"sharding.executors.{_ENGINES[plan.executor, kind]}")
+        found = plan.__dict__["_prepared"] = module.Engine(plan)
+    return found
 
+
+def _made(plan: Plan) -> Engine:
     kind = family(plan.devices[0])
     if (plan.executor, kind) not in _ENGINES:
         raise PlacementError(
@@ -62,6 +71,5 @@ def _made(plan: Plan) -> Engine:
         environment.admit_jax(plan.devices)
         if plan.probe:
             probe.probe(plan.devices, plan.executor)
-    module = import_module(f"sharding.executors.{_ENGINES[plan.executor, kind]}")
-    engine: Engine = module.Engine(plan)
+    engine: Engine = prepared(plan)
     return engine

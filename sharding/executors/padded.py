@@ -25,7 +25,7 @@ from sharding.cost import Machine
 from sharding.executors import overlap
 from sharding.executors.band_loop import loops_of
 from sharding.executors.share import Share
-from sharding.homes.jax_devices import send, stacked
+from sharding.homes.jax_devices import send, stacked, stacked_shape
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import Windowed, real_range, share_of
@@ -77,6 +77,10 @@ class Blocks:
                 rows = zip(*slot.leaves, strict=True)
                 self._stacks[id(slot)] = tuple(stacked(self.mesh, list(row)) for row in rows)
             return self._stacks[id(slot)]
+
+    def described(self, slot: Slot) -> tuple[Any, ...]:
+        """The shapes, dtypes and shardings of `stacked`, which nothing is allocated for."""
+        return tuple(stacked_shape(self.mesh, leaf) for leaf in slot.leaves[0])
 
     def _make(self, step: Compute) -> Slot:
         shares = [Share(step, self.mesh.shape, at) for at in self.mesh.coordinates]

@@ -13,6 +13,7 @@ Where arrays live is said in `sharding/homes/jax_devices.py`, what blocks and ha
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,10 @@ from linops.space import ProductSpace, Space
 from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpacked
 from sharding.executors import collectives
+from sharding.executors.account import account_of, admit
 from sharding.executors.padded import Blocks, Slot, description
 from sharding.homes.jax_devices import constrained, enqueuing, jax_mesh, named_sharding
+from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import Partial, Sharded, Windowed
@@ -62,6 +65,7 @@ class Engine:
         body, leaves = self._body(program)
         traced = any(map(arrays.is_traced, (*inputs, *leaves)))
         if not traced:
+            body.admit(inputs, leaves)
             with enqueuing(self.plan.mesh.devices):
                 return list(body.compiled(*inputs, *leaves))
         pair = self._pair(program)
@@ -107,24 +111,27 @@ class Engine:
 
     def compiled_text(self, program: Program) -> str:
         """The optimised program as XLA prints it, for arrays without batch axes."""
-        import jax
-
         body, leaves = self._body(program)
-        inputs = [
-            jax.ShapeDtypeStruct(
-                value.global_shape(), value.value.space.dtype, sharding=value.sharding(0)
-            )
-            for value in (body.ends(k) for k in program.inputs)
+        return str(body.ahead(body.described(()), leaves).as_text())
+
+    def account(self, program: Program, batch: Sequence[int] = ()) -> Account:
+        """What the compiler says that a program takes on each device; nothing is allocated."""
+        slots = self._slots(program)
+        body = _shared(_Body(self.plan.mesh, program, slots, frozenset(), False))
+        leaves = [
+            leaf for slot in slots if slot is not None for leaf in self.blocks.described(slot)
         ]
-        return str(body.compiled.lower(*inputs, *leaves).compile().as_text())
+        return body.account(body.described(batch), leaves)
+
+    def _slots(self, program: Program) -> list[Slot | None]:
+        return [
+            self.blocks.of(step) if isinstance(step, Compute) else None for step in program.steps
+        ]
 
     def _body(self, program: Program, points: bool = False) -> tuple[_Body, tuple[Array, ...]]:
         key = 2 * id(program) + points
         if key not in self._ready:
-            slots = [
-                self.blocks.of(step) if isinstance(step, Compute) else None
-                for step in program.steps
-            ]
+            slots = self._slots(program)
             operands: list[Array] = []
             for step, slot in zip(program.steps, slots, strict=True):
                 if slot is not None and isinstance(step, Compute):
@@ -227,6 +234,7 @@ class _Body:
         numbers = tuple(step.number for step in program.computes()) if at else ()
         self.key: Hashable = (mesh, description(program, slots), at, numbers, points)
         self._hash = hash(self.key)
+        self._accounts: dict[Hashable, Account] = {}
 
     @functools.cached_property
     def compiled(self) -> Any:
@@ -234,6 +242,37 @@ class _Body:
         import jax
 
         return jax.jit(self._call)
+
+    def described(self, batch: Sequence[int]) -> list[Any]:
+        """The inputs, as JAX describes arrays that are not there."""
+        import jax
+
+        return [
+            jax.ShapeDtypeStruct(
+                (*batch, *end.global_shape()),
+                end.value.space.dtype,
+                sharding=end.sharding(len(batch)),
+            )
+            for end in map(self.ends, self.program.inputs)
+        ]
+
+    def ahead(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        """The compiled program for arrays like these; its first run finds it."""
+        return self.compiled.lower(*inputs, *leaves).compile()
+
+    def account(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> Account:
+        """What the compiler says that the program takes on each device."""
+        key = tuple(x.shape for x in inputs)
+        if key not in self._accounts:
+            values = [self.program.values[k] for k in self.program.inputs]
+            batch = math.prod(inputs[0].shape[: inputs[0].ndim - values[0].space.ndim])
+            read = batch * sum(value.local_bytes(self.mesh.shape) for value in values)
+            self._accounts[key] = account_of(self.ahead(inputs, leaves), read)
+        return self._accounts[key]
+
+    def admit(self, inputs: Sequence[Array], leaves: Sequence[Array]) -> None:
+        """Refuse a run that the devices have no room for, before any of them has begun."""
+        admit(self.mesh.devices, self.account(inputs, leaves))
 
     def ends(self, k: int) -> _End:
         """A value that comes in or goes out."""

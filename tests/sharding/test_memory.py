@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import compositions
 import numpy as np
 import pytest
 
 import geometries as ct
 import linops as lo
 from sharding import Described, plan
-from sharding.memory import peaks_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,31 +33,70 @@ def _scaled(n: int) -> lo.LinearOperator:
     return lo.Diagonal(space.random(0), space)
 
 
+def _gradient() -> lo.LinearOperator:
+    return lo.Gradient(lo.Space((96, 24, 24), "float32", ("z", "y", "x")))
+
+
+def _smoothed() -> lo.LinearOperator:
+    space = lo.Space((96, 24, 24), "float32", ("z", "y", "x"))
+    return lo.Convolve(space, np.ones((3, 3, 3), "float32"))
+
+
+def _spectral() -> lo.LinearOperator:
+    return lo.FFT(lo.Space((32, 24, 24), "float32", ("z", "y", "x")), axes=("y", "x"))
+
+
+def _diffused() -> lo.LinearOperator:
+    return compositions.diffusion(lo.Space((64, 16, 16), "float32", ("z", "y", "x")), 2)
+
+
+def _filtered() -> lo.LinearOperator:
+    A = _parallel(24, 24)
+    transform = lo.FFT(A.codomain, axes=("col",))
+    middle = lo.Diagonal(np.ones(transform.codomain.shape, "complex64"), transform.codomain)
+    return A.H @ (transform.H @ middle @ transform)
+
+
+def _stacked() -> lo.LinearOperator:
+    A = _cone(24, 24)
+    return lo.vstack([A, 0.5 * lo.Gradient(A.domain)])
+
+
 @pytest.mark.parametrize(
-    ("make", "partition"),
-    [(_parallel, "view"), (_parallel, "z"), (_cone, "view"), (_cone, "z"), (_scaled, "z")],
-)
-def test_xla_counts_the_bytes_that_a_plan_predicts(make, partition: str) -> None:
+    ("make", "devices", "partition"),
+    [
+        (lambda: _parallel(32), 4, "view"), (lambda: _cone(32), 4, "z"), (_gradient, 2, "z"),
+        (_smoothed, 4, "z"), (_spectral, 1, "auto"), (_diffused, 4, "z"), (_filtered, 2, "auto"),
+        (_stacked, 4, "auto"),
+    ],
+)  # fmt: skip
+def test_xla_counts_the_bytes_that_a_plan_predicts(make, devices: int, partition: str) -> None:
     jax = pytest.importorskip("jax")
-    p = plan(make(32), devices=jax.devices("cpu")[:4], executor="shard_map", partition=partition)
-    engine = p.lower()._engine
-    for program in (p.forward, p.adjoint):
-        body, leaves = engine._body(program)
-        ends = [body.ends(k) for k in program.inputs]
-        inputs = [
-            jax.ShapeDtypeStruct(
-                end.global_shape(), end.value.space.dtype, sharding=end.sharding(0)
-            )
-            for end in ends
+    own = jax.devices("cpu")[:devices]
+    p = plan(make(), devices=own, executor="shard_map", partition=partition)
+    held = len(jax.live_arrays())
+    forward, adjoint = p.accounts
+    assert len(jax.live_arrays()) <= held  # nothing is allocated for it
+    assert f"{p.footprint.total:,} bytes" in p.explain()
+    B = p.lower()
+    for account, function, space, placements in (
+        (forward, lambda B, x: B @ x, B.domain, p.domain_placements),
+        (adjoint, lambda B, y: B.H @ y, B.codomain, p.codomain_placements),
+    ):
+        ends = [
+            jax.ShapeDtypeStruct(at.padded_shape(m.shape), m.dtype, sharding=at.sharding)
+            for m, at in zip(space.members, placements, strict=True)
         ]
-        counted = body.compiled.lower(*inputs, *leaves).compile().memory_analysis()
+        x = tuple(ends) if len(ends) > 1 else ends[0]
+        counted = jax.jit(function).lower(B, x).compile().memory_analysis()
         found = (
             counted.argument_size_in_bytes
             + counted.output_size_in_bytes
             + counted.temp_size_in_bytes
         )
-        predicted = max(peaks_of(p, program)) + p.footprint.operators
+        predicted = account.run + account.operators
         assert 0.8 * predicted <= found <= 1.05 * predicted
+        assert predicted <= p.footprint.total
 
 
 def test_a_device_holds_its_share_of_the_operators_arrays() -> None:
