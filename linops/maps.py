@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -269,6 +269,25 @@ class Operator(ABC):
 
     def _within(self, memory: float) -> Operator:
         """The same with temporaries of at most so many bytes; itself where it has no choice."""
+        return self
+
+    def _data_and_static(self) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
+        """Its children as a pytree of JAX, by name, and what of it is static."""
+        from linops.algebra.structure import flatten
+
+        return flatten(self)
+
+    @classmethod
+    def _of_data(
+        cls, static: tuple[tuple[str, Hashable], ...], data: Mapping[str, Any], name: str
+    ) -> Any:
+        """The operator of such children, which may be anything, and static parts."""
+        from linops.algebra.structure import rebuilt
+
+        return rebuilt(cls, static, data, name)
+
+    def _identity(self) -> Operator:
+        """Which operator it is, where it only says how another one runs."""
         return self
 
     def _derive_rule(self) -> Rule | None:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.operator import Operator
+from linops.space import ProductSpace, Space
 
 __all__ = ["array_digest", "fingerprint"]
 
@@ -39,7 +41,7 @@ def array_digest(x: Any) -> str:
 
 
 def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
-    if hasattr(value, "_identity"):
+    if isinstance(value, Operator):
         value = value._identity()
     if value is None or (
         isinstance(value, (bool, int, float, complex, str, bytes)) and not isinstance(value, Enum)
@@ -51,6 +53,12 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
         return
     if isinstance(value, (np.dtype, type)):
         digest.update(f"type:{value!r};".encode())
+        return
+    if isinstance(value, (Space, ProductSpace)):
+        # By value: where elements live, and who shares the space, is no part of the problem.
+        for member in value.members:
+            facts = member.shape, member.dtype.str, member.axes, member.spacing
+            digest.update(f"space:{facts!r};".encode())
         return
     if id(value) in seen:
         digest.update(f"again:{seen[id(value)][0]};".encode())
@@ -99,8 +107,7 @@ def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
         slots = getattr(kind, "__slots__", ())
         slots = (slots,) if isinstance(slots, str) else slots
         parts = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    if hasattr(value, "domain") and hasattr(value, "codomain") and hasattr(value, "__getstate__"):
-        # Operators leave their caches out of their state.
+    if isinstance(value, Operator):
         parts = value.__getstate__()
     own = {
         name: part

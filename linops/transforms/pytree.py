@@ -5,8 +5,8 @@ along and not compared. So an operator may be an argument of `jax.jit`, `grad`, 
 `lax.scan`, and new values do not trace again. A class is registered when it, or the first of its
 operators, is made and JAX is already imported; `register_jax()` serves the other order.
 
-An operator that is more than its attributes (a lowered one) says itself what is data,
-`_data_and_static()`, and is made again by `_of_data(static, data, name)`.
+An operator says by `_data_and_static()` what is data, and is made again by
+`_of_data(static, data, name)`; one that is more than its attributes (a lowered one) overrides both.
 
 Tables in float64 that compiled kernels read on the host (`_host_arrays` of a class, such as the
 frames of a projector) are children as pairs of uint32: JAX without x64 would round them.
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import flatten, rebuilt
+from linops.algebra.structure import flatten
 from linops.maps import Operator
 
 __all__ = ["check_static", "decoded", "packed", "register", "register_jax", "unpacked"]
@@ -57,9 +57,7 @@ def register(cls: type[Operator]) -> bool:
         data = dict(zip(static.names, values, strict=True))
         for name, dtype in static.packed:
             data[name] = unpacked(data[name], np.dtype(dtype))
-        if hasattr(cls, "_of_data"):
-            return cls._of_data(static.fields, data, static.name)
-        return rebuilt(cls, static.fields, data, static.name)
+        return cls._of_data(static.fields, data, static.name)
 
     tree_util.register_pytree_with_keys(cls, children_with_keys, build, _split)
     return True
@@ -159,9 +157,7 @@ def _split(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
 
 
 def _taken_apart(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
-    data, fields = (
-        operator._data_and_static() if hasattr(operator, "_data_and_static") else flatten(operator)
-    )
+    data, fields = operator._data_and_static()
     tables: list[tuple[str, str]] = []
     for name, dtype in type(operator)._host_arrays.items():
         if name in data:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import compositions
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import geometries as ct
 import linops as lo
 import solvers
 from sharding import plan
+from solvers.fingerprint import fingerprint
 
 
 def _problem() -> tuple[lo.LinearOperator, np.ndarray]:
@@ -82,3 +85,14 @@ def test_a_prior_is_lowered_by_the_space() -> None:
     assert lowered(x) == pytest.approx(prior(x), rel=1e-12)
     assert lowered.gradient.domain.placement == B.domain.placement
     assert B.domain.lower(lowered) is lowered
+
+
+def test_a_solve_is_known_by_its_problem_wherever_it_runs() -> None:
+    A, _ = _problem()
+    p = plan(A, devices=2, partition="z")
+    other = replace(p, settings=replace(p.settings, machine=replace(p.machine, memory=1e9)))
+    D = lo.Diagonal(np.full(A.domain.shape, 2.0), A.domain)
+    for made in (lambda B: B, lambda B: 2 * B @ D, lambda B: B.H @ B):
+        found = [fingerprint(made(B)) for B in (A, p.lower(), other.lower())]
+        assert found == [found[0]] * 3
+    assert fingerprint(p.lower()) != fingerprint(p.again(A @ D).lower())
