@@ -8,7 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
-from solvers.compiled import LONGEST, noted
+from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative
 from solvers.elements import (
     add_scaled,
@@ -108,21 +108,16 @@ def cgls(
         settings={"damp": damp},
         tolerances={"normal_rtol": normal_rtol},
     )
-    square = damp * damp
+    square = np.asarray(damp * damp) if damp else None
     rows, columns = A.codomain, A.domain
-
-    def normal(r: Any, x: Any) -> Any:
-        s = A.H @ r
-        return add_scaled(s, np.asarray(-square), x) if square else s
-
     run.keeps(x=columns, r=rows, p=columns)
     if run.restored is None:
         x = run.x
         r = subtract(run.y, A @ x) if run.started else run.y
         rr, yy = products((rows, r, r), (rows, run.y, run.y))
         run.begin(np.sqrt(rr), np.sqrt(yy))
-        s = p = normal(r, x) if run.going else x
-        (g,) = products((columns, s, s))
+        p = _normal(A, x, r, square) if run.going else x
+        (g,) = products((columns, p, p))
     else:
         x, r, p = (run.restored[name] for name in ("x", "r", "p"))
         g = np.asarray(run.restored["g"], np.float64)
@@ -140,54 +135,40 @@ def cgls(
     def saved() -> dict[str, Any]:
         return {"x": x, "r": r, "p": p, "g": g}
 
+    def closed() -> tuple[np.ndarray, Any, np.ndarray]:
+        """|r|^2 now, and the next p and its g where they are asked for."""
+        if run.last and not normal_rtol:
+            return products((rows, r, r))[0], p, g
+        return _turned(A, (x, r, p, g), run.active, square, products)
+
     several = columns.compiled(_several)
     while run.going:
         plain = run.ahead(_REFRESH - 1 - run.iteration % _REFRESH)
         if several is not None and plain:
-            (x, r, p, g), made, history = several(
+            (x, r, p, g), made, notes = several(
                 A, (x, r, p, g), plain, run.active, run.bound, bound if normal_rtol else None,
-                square or None,
+                square,
             )  # fmt: skip
             g = np.asarray(g, np.float64)
-            for rr in np.asarray(history, np.float64)[: int(made)]:
+            for (rr,) in np.asarray(notes, np.float64)[: int(made)]:
                 run.completed(np.sqrt(rr), x, saved)
             if made == plain:
                 continue
         run.stop(g == 0, BREAKDOWN, False)
         if not run.going:
             break
-        q = A @ p
-        if square:
-            qq, pp = products((rows, q, q), (columns, p, p))
-            curvature = qq + square * pp
-        else:
-            (curvature,) = products((rows, q, q))
+        refreshed = (run.iteration + 1) % _REFRESH == 0
+        along, reduced, curvature = _along(A, (x, r, p, g), run.active, square, products)
         run.stop(curvature == 0, BREAKDOWN, False)
         if not run.going:
             break
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.where(run.active, g / curvature, 0.0)
-        x = add_scaled(x, step, p)
-        refreshed = (run.iteration + 1) % _REFRESH == 0
-        r = subtract(run.y, A @ x) if refreshed else add_scaled(r, -step, q)
-        if run.last and not normal_rtol:
-            (rr,) = products((rows, r, r))
-            following = g
-        else:
-            s = normal(r, x)
-            rr, following = products((rows, r, r), (columns, s, s))
+        x, r = along, subtract(run.y, A @ along) if refreshed else reduced
+        rr, following, turned = closed()
         if not refreshed and np.any(run.active & (np.sqrt(rr) <= run.bound)):
             r = subtract(run.y, A @ x)
-            if not (run.last and not normal_rtol):
-                s = normal(r, x)
-                (following,) = products((columns, s, s))
-            (rr,) = products((rows, r, r))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            turn = np.where(run.active & (g > 0), following / g, 0.0)
-        if not run.last:
-            p = add_scaled(s, turn, p)
-        g = np.where(run.active, following, g)
-        small = (np.sqrt(following) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
+            rr, following, turned = closed()
+        p, g = following, turned
+        small = (np.sqrt(g) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
         run.completed(np.sqrt(rr), x, saved, ended=small)
     run.x = x
     return run.result()
@@ -209,33 +190,45 @@ def _several(
     rows, columns = A.codomain, A.domain
     xp = arrays.namespace(first(state[0]))
 
-    def body(k: Any, carried: Any) -> Any:
-        *old, made, history, _ = carried
-        x, r, p, g = old
-        q = A @ p
-        curvature, *more = sums((rows, q, q), *([(columns, p, p)] if square is not None else []))
-        if more:
-            curvature = curvature + square * more[0]
-        step = ratio(g, curvature, active)
-        x, r = add_scaled(x, step, p), add_scaled(r, -step, q)
-        s = A.H @ r
-        if square is not None:
-            s = add_scaled(s, -square, x)
-        rr, following = sums((rows, r, r), (columns, s, s))
-        p = add_scaled(s, ratio(following, g, active), p)
-        special = (xp.sqrt(rr) <= bound) | (g == 0) | (curvature == 0)
+    def step(_: Any, state: Any) -> Any:
+        _, _, p, g = state
+        x, r, curvature = _along(A, state, active, square, sums)
+        rr, following, turned = _turned(A, (x, r, p, g), active, square, sums)
+        ends = (g == 0) | (curvature == 0)
         if normal_bound is not None:
-            special = special | (xp.sqrt(following) <= normal_bound)
-        ends = xp.any(active & special)
-        new = columns.pinned(x), rows.pinned(r), columns.pinned(p), xp.where(active, following, g)
-        kept = [chosen(ends, a, b) for a, b in zip(old, new, strict=True)]
-        return *kept, made + ~ends, noted(history, k, rr), ends
+            ends = ends | (xp.sqrt(turned) <= normal_bound)
+        return (columns.pinned(x), rows.pinned(r), columns.pinned(following), turned), (rr,), ends
 
-    (start,) = sums((rows, state[1], state[1]))
-    history = xp.zeros((_REFRESH, *start.shape), dtype=start.dtype)
-    g = arrays.cast(xp.asarray(state[3]), start.dtype)
-    *made, count, history, _ = arrays.loop(
-        count, body, (*state[:3], g, xp.asarray(0), history, xp.asarray(False)),
-        going=lambda carried: ~carried[-1],
-    )  # fmt: skip
-    return tuple(made), count, history
+    *elements, g = state
+    return steps(step, (*elements, xp.asarray(g)), count, active, bound, discard=True)
+
+
+def _along(
+    A: LinearOperator, state: tuple[Any, Any, Any, Any], active: Any, square: Any, dots: Any
+) -> tuple[Any, Any, Any]:
+    """x and r after the best step along p, and the curvature there."""
+    x, r, p, g = state
+    q = A @ p
+    if square is None:
+        (curvature,) = dots((A.codomain, q, q))
+    else:
+        qq, pp = dots((A.codomain, q, q), (A.domain, p, p))
+        curvature = qq + square * pp
+    length = ratio(g, curvature, active)
+    return add_scaled(x, length, p), add_scaled(r, -length, q), curvature
+
+
+def _turned(
+    A: LinearOperator, state: tuple[Any, Any, Any, Any], active: Any, square: Any, dots: Any
+) -> tuple[Any, Any, Any]:
+    """|r|^2, the direction that follows p, and its g."""
+    x, r, p, g = state
+    s = _normal(A, x, r, square)
+    rr, following = dots((A.codomain, r, r), (A.domain, s, s))
+    return rr, add_scaled(s, ratio(following, g, active), p), chosen(active, following, g)
+
+
+def _normal(A: LinearOperator, x: Any, r: Any, square: Any) -> Any:
+    """The residual of the normal equations."""
+    s = A.H @ r
+    return s if square is None else add_scaled(s, -square, x)

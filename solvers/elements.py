@@ -165,10 +165,10 @@ def chosen(condition: Array, new: Any, old: Any) -> Any:
 
 
 def ratio(above: Array, below: Array, where: Array) -> Array:
-    """Quotients where `where` holds and `below` is positive, else 0."""
+    """Quotients where `where` holds and `below` is not 0, else 0."""
     xp = arrays.namespace(above)
-    good = where & (below > 0)
-    return xp.where(good, above / xp.where(good, below, xp.ones_like(below)), above * 0)
+    good = where & (below != 0)
+    return xp.where(good, above / xp.where(good, below, xp.ones_like(below)), xp.zeros_like(above))
 
 
 def hand_out(x: Any) -> Any:

@@ -11,14 +11,15 @@ with one dual step for each of the two operators).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linops import arrays
 from linops.functionals import TotalVariation
 from linops.operator import LinearOperator
-from solvers.elements import products, subtract
+from solvers.compiled import iterate
+from solvers.elements import chosen, products, subtract
 from solvers.loop import Run
 from solvers.result import SolverResult
 
@@ -40,54 +41,83 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
     lam = weight * N / size
     run.keeps(x=A.domain, p=A.codomain, q=G.codomain)
     if run.restored is None:
-        x = run.x
-        z = A @ x if run.started else xp.zeros_like(y)
-        p = xp.zeros_like(y)
-        q = G @ x
-        q = xp.zeros_like(q)
+        x, p = run.x, xp.zeros_like(y)
+        z = A @ x if run.started else p
+        edges = G @ x
+        q = xp.zeros_like(edges)
     else:
         x, p, q = (run.restored[name] for name in ("x", "p", "q"))
-        z = A @ x
+        z, edges = A @ x, G @ x
         run.x = x
     r = subtract(y, z)
     rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
-    if run.going:
-        # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever
-        # the units. The two shares of the step's budget were tuned on small scans.
-        norm = operator_norm(A, y) * _SAFETY
-        (space,) = prior.domain.members
-        pitches = zip(space.shape, prior.spacing, strict=True)
-        edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
-        top = 1.0 if W is None else max(arrays.item(xp.max(W)), 1e-30)
-        sigma = _DATA_STEP * top if norm > 0 else 0.0
-        tau = _DATA_SHARE / (sigma * norm**2) if norm > 0 else 1.0
-        sigma_edge = (1.0 - _DATA_SHARE) / (tau * edge**2) if edge > 0 else 0.0
+    if not run.going:
+        return run.result()
+    # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever the
+    # units. The two shares of the step's budget were tuned on small scans.
+    norm = operator_norm(A, y) * _SAFETY
+    (space,) = prior.domain.members
+    pitches = zip(space.shape, prior.spacing, strict=True)
+    edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
+    top = 1.0 if W is None else max(arrays.item(xp.max(W)), 1e-30)
+    sigma = _DATA_STEP * top
+    tau = _DATA_SHARE / (sigma * norm**2) if norm > 0 else 1.0
+    terms = _Terms(
+        A, G, y, W, lam, tau, sigma if norm > 0 else None,
+        (1.0 - _DATA_SHARE) / (tau * edge**2) if edge > 0 and lam else None, prior.eps,
+    )  # fmt: skip
 
-    while run.going:
-        slope = A.H @ p + G.H @ q
-        moved = x - tau * slope
-        moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
-        z_new = A @ moved
-        edges = G @ moved
-        objective, gap = _gap(run, prior, lam, W, moved, z_new, edges, p, q, slope)
-        # Extrapolated: 2 new - old, applied to what is known already.
-        ahead = 2.0 * z_new - z
+    def record(values: np.ndarray) -> dict[str, float]:
+        _, data, lengths, pp, py, slack, below, highest = values
+        objective = 0.5 * data + lam * lengths
+        # Where the slope is negative the bound [0, 2 max x] on a minimiser enters.
+        dual = -0.5 * pp - py + math.sqrt(prior.eps) * slack - 2.0 * highest * below
+        return {
+            "objective": float(np.sum(objective)) / N,
+            "gap": float(np.sum(objective - dual)) / N,
+        }
+
+    state = x, p, q, z, edges
+    return iterate(run, _moved, terms, state, ("x", "p", "q"), measures=8, record=record)
+
+
+class _Terms(NamedTuple):
+    """What iterations share: operators, data, weights, and steps, None of a dual that rests."""
+
+    A: Any
+    G: Any
+    y: Any
+    W: Any
+    lam: Any
+    tau: Any
+    sigma: Any
+    sigma_edge: Any
+    eps: Any
+
+
+def _moved(
+    terms: _Terms, state: tuple[Any, ...], active: Any, _: Any, dots: Any
+) -> tuple[tuple[Any, ...], Any]:
+    """One iteration: x, p, q, A x, G x; and what the objective and the dual value are made of."""
+    A, G, y, W, lam, tau, sigma, sigma_edge, eps = terms
+    x, p, q, z, edges = state
+    xp = arrays.namespace(x)
+    slope = A.H @ p + G.H @ q
+    moved = x - tau * slope
+    moved = chosen(active, xp.where(moved > 0, moved, xp.zeros_like(moved)), x)
+    ahead, bent = A @ moved, G @ moved
+    values = _measured(terms, moved, ahead, bent, p, q, slope, dots)
+    # Extrapolated: 2 new - old, applied to what is known already.
+    if sigma is not None:
         w = 1.0 if W is None else W
-        p = w * (p + sigma * (ahead - y)) / (w + sigma) if sigma else p
-        if sigma_edge and lam:
-            q = _dual_edges(q + sigma_edge * (2.0 * edges - G @ x), sigma_edge, lam, prior)
-        x, z = moved, z_new
-        r = subtract(y, z)
-        (rr,) = products((A.codomain, r, r))
-        run.completed(
-            np.sqrt(rr),
-            x,
-            lambda: {"x": x, "p": p, "q": q},
-            {"objective": objective / N, "gap": gap / N},
+        p = w * (p + sigma * (2.0 * ahead - z - y)) / (w + sigma)
+    if sigma_edge is not None:
+        q = _dual_edges(
+            q + sigma_edge * (2.0 * bent - edges), -G.codomain.ndim, sigma_edge, lam, eps
         )
-    run.x = x
-    return run.result()
+    rows, faces = A.codomain.pinned, G.codomain.pinned
+    return (A.domain.pinned(moved), rows(p), faces(q), rows(ahead), faces(bent)), values
 
 
 def operator_norm(A: LinearOperator, like: Any) -> float:
@@ -107,15 +137,14 @@ def operator_norm(A: LinearOperator, like: Any) -> float:
     return value
 
 
-def _dual_edges(b: Any, sigma: float, lam: float, prior: TotalVariation) -> Any:
+def _dual_edges(b: Any, axis: int, sigma: Any, lam: Any, eps: Any) -> Any:
     """The proximal map of `sigma F*`, F = lam sum sqrt(|.|^2 + eps), by Moreau's identity."""
-    n = len(prior.spacing)
     xp = arrays.namespace(b)
-    a = xp.sqrt(xp.sum(b * b, axis=-n - 1)) * (1.0 / sigma)
-    tau, eps = lam / sigma, prior.eps
+    a = xp.sqrt(xp.sum(b * b, axis=axis)) * (1.0 / sigma)
+    tau = lam / sigma
     # t + tau t / sqrt(t^2 + eps) = a: increasing and concave, so Newton from the left of the
     # root climbs to it.
-    low = a * (1.0 / (1.0 + tau / math.sqrt(eps)))
+    low = a * (1.0 / (1.0 + tau / eps**0.5))
     t = xp.where(a - tau > low, a - tau, low)
     for _ in range(_NEWTON_STEPS):
         s = xp.sqrt(t * t + eps)
@@ -123,39 +152,29 @@ def _dual_edges(b: Any, sigma: float, lam: float, prior: TotalVariation) -> Any:
         t = t - value / (1.0 + tau * eps / (s * s * s))
     # b - sigma prox = b (1 - t / a); at the root 1 - t / a = tau / (tau + s).
     factor = tau / (tau + xp.sqrt(t * t + eps))
-    return b * xp.expand_dims(factor, axis=-n - 1)
+    return b * xp.expand_dims(factor, axis=axis)
 
 
-def _gap(
-    run: Run,
-    prior: TotalVariation,
-    lam: float,
-    W: Any,
-    x: Any,
-    z: Any,
-    edges: Any,
-    p: Any,
-    q: Any,
-    slope: Any,
-) -> tuple[float, float]:
-    """Objective at x, and its distance from the dual value of (p, q); both times N."""
-    A, y = run.A, run.y
+def _measured(
+    terms: _Terms, x: Any, z: Any, edges: Any, p: Any, q: Any, slope: Any, dots: Any
+) -> tuple[Any, ...]:
+    """|A x - y|^2, and the terms of the objective at x and of the dual value at (p, q)."""
+    A, G, y, W, lam = terms[:5]
     xp = arrays.namespace(y)
-    n = len(prior.spacing)
+    axis = -G.codomain.ndim
     r = z - y
     weighted = r if W is None else W * r
-    lengths = xp.sqrt(xp.sum(edges * edges, axis=-n - 1) + prior.eps)
-    size = xp.sum(q * q, axis=-n - 1)
-    slack = lam * lam - size
+    lengths = xp.sqrt(xp.sum(edges * edges, axis=axis) + terms.eps)
+    slack = lam * lam - xp.sum(q * q, axis=axis)
     slack = xp.sqrt(xp.where(slack > 0, slack, xp.zeros_like(slack)))
     if W is None:
         square = p
     else:
         square = xp.where(W > 0, p / xp.where(W > 0, W, xp.ones_like(W)), xp.zeros_like(p))
-    # Where the slope is negative the bound [0, 2 max x] on a minimiser enters.
     below = xp.where(slope < 0, -slope, xp.zeros_like(slope))
     one = xp.ones_like(lengths)
-    data, edge, pp, py, free, out = products(
+    found = dots(
+        (A.codomain, r, r),
         (A.codomain, r, weighted),
         (A.domain, lengths, one),
         (A.codomain, p, square),
@@ -163,7 +182,6 @@ def _gap(
         (A.domain, slack, one),
         (A.domain, below, one),
     )
-    reach = 2.0 * arrays.item(xp.max(x)) if x.size else 0.0
-    objective = 0.5 * data + lam * edge
-    dual = -0.5 * pp - py + math.sqrt(prior.eps) * free - reach * out
-    return float(np.sum(objective)), float(np.sum(objective - dual))
+    axes = tuple(range(axis + 1, 0))
+    highest = xp.max(x, axis=axes) if A.domain.size else found[0] * 0
+    return *found, highest

@@ -8,7 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
-from solvers.compiled import LONGEST, steps
+from solvers.compiled import iterate
 from solvers.controls import bounds_pair, positive
 from solvers.elements import (
     admit,
@@ -126,59 +126,26 @@ def sirt(
         r = subtract(run.y, A @ x)
     rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
+    R = C = None
     if run.going:
         like = first(run.y)
         R = _reciprocal(A @ _ones(A.domain, like) if sums[0] is None else sums[0], 1.0)
         # Relaxation travels with C: one multiplication less in every iteration.
         C = _reciprocal(A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1], relaxation)
-
-    several = A.domain.compiled(_several)
-    while run.going:
-        if several is not None:
-            x, r, made, history = several(
-                A, x, r, run.y, R, C, run.ahead(LONGEST), run.active, run.bound, low, high
-            )
-            for rr in np.asarray(history, np.float64)[: int(made)]:
-                run.completed(np.sqrt(rr), x, lambda: {"x": x})
-            continue
-        x, r = _moved(A, x, r, run.y, R, C, run.active, low, high)
-        (rr,) = products((A.codomain, r, r))
-        run.completed(np.sqrt(rr), x, lambda: {"x": x})
-    run.x = x
-    return run.result()
+    return iterate(run, _moved, (A, run.y, R, C, low, high), (x, r), ("x",))
 
 
 def _moved(
-    A: LinearOperator, x: Any, r: Any, y: Any, R: Any, C: Any, active: Any, low: Any, high: Any
-) -> tuple[Any, Any]:
-    """One iteration: x and its residual."""
+    terms: tuple[Any, ...], state: tuple[Any, Any], active: Any, _: Any, dots: Any
+) -> tuple[tuple[Any, Any], Any]:
+    """One iteration: x and its residual, and |r|^2."""
+    A, y, R, C, low, high = terms
+    x, r = state
     update = A.H @ each(_times, R, r)
     moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
-    x = chosen(active, moved, x)
-    return x, subtract(y, A @ x)
-
-
-def _several(
-    A: LinearOperator,
-    x: Any,
-    r: Any,
-    y: Any,
-    R: Any,
-    C: Any,
-    count: Any,
-    active: Any,
-    bound: Any,
-    low: Any,
-    high: Any,
-) -> tuple[Any, Any, Any, Any]:
-    """At most `count` iterations as one loop: x, r, how many were made, and |r|^2 after each."""
-
-    def step(_: Any, state: Any) -> Any:
-        x, r = state
-        return _moved(A, x, r, y, R, C, active, low, high)
-
-    (x, r), made, history = steps(A, step, (x, r), count, active, bound)
-    return x, r, made, history
+    x = A.domain.pinned(chosen(active, moved, x))
+    r = A.codomain.pinned(subtract(y, A @ x))
+    return (x, r), dots((A.codomain, r, r))
 
 
 def _times(weights: Any, x: Any) -> Any:

@@ -18,7 +18,7 @@ from linops import arrays
 from linops.functionals import TotalVariation
 from linops.operator import LinearOperator
 from linops.space import Space
-from solvers.compiled import LONGEST, steps
+from solvers.compiled import iterate
 from solvers.controls import non_negative, positive
 from solvers.elements import (
     add_scaled,
@@ -152,33 +152,21 @@ def _adam(
     rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
     terms = A, edges.gradient if weight else None, y, W, 1.0 / N, np.asarray(weight)
-    several = A.domain.compiled(_several)
-    state = x, m, v, r
-    while run.going:
-        # The bias corrections of the iterations to come.
-        count = 1 if several is None else run.ahead(LONGEST)
-        ks = run.iteration + 1 + np.arange(LONGEST if several is not None else 1)
-        rates, corrections = learning_rate / (1 - 0.9**ks), 1 - 0.999**ks
-        if several is None:
-            state = _moved(terms, state, float(rates[0]), float(corrections[0]), run.active)
-            squares = products((A.codomain, state[3], state[3]))
-        else:
-            state, made, history = several(
-                terms, state, rates, corrections, count, run.active, run.bound
-            )
-            squares = list(np.asarray(history, np.float64)[: int(made)])
-        for rr in squares:
-            run.completed(np.sqrt(rr), state[0], lambda: dict(zip("xmv", state, strict=False)))
-    run.x = state[0]
-    return run.result()
+
+    def table(k: np.ndarray) -> np.ndarray:
+        """Step lengths and the bias corrections of the second moments."""
+        return np.stack([learning_rate / (1 - 0.9**k), 1 - 0.999**k], axis=-1)
+
+    return iterate(run, _moved, terms, (x, m, v, r), ("x", "m", "v"), table=table)
 
 
 def _moved(
-    terms: tuple[Any, ...], state: tuple[Any, ...], rate: Any, correction: Any, active: Any
-) -> tuple[Any, Any, Any, Any]:
-    """One iteration: x, its first and second moments, and A x - y."""
+    terms: tuple[Any, ...], state: tuple[Any, ...], active: Any, at: Any, dots: Any
+) -> tuple[tuple[Any, ...], Any]:
+    """One iteration: x, its first and second moments, and A x - y; and |A x - y|^2."""
     A, slope, y, W, share, weight = terms
     x, m, v, r = state
+    rate, correction = at
     xp = arrays.namespace(x)
     g = (A.H @ (r if W is None else W * r)) * share
     if slope is not None:
@@ -187,24 +175,6 @@ def _moved(
     v = 0.999 * v + 0.001 * (g * g)
     moved = x - rate * m / (xp.sqrt(v * (1.0 / correction)) + 1e-8)
     moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
-    x = chosen(active, moved, x)
-    return x, m, v, subtract(A @ x, y)
-
-
-def _several(
-    terms: tuple[Any, ...],
-    state: tuple[Any, ...],
-    rates: Any,
-    corrections: Any,
-    count: Any,
-    active: Any,
-    bound: Any,
-) -> tuple[Any, Any, Any]:
-    """At most `count` iterations as one loop: the state, how many were made, and |r|^2 of each."""
-    A = terms[0]
-    rates, corrections = (arrays.cast(a, A.domain.dtype) for a in (rates, corrections))
-
-    def step(k: Any, state: Any) -> Any:
-        return _moved(terms, state, rates[k], corrections[k], active)
-
-    return steps(A, step, state, count, active, bound)
+    x, m, v = map(A.domain.pinned, (chosen(active, moved, x), m, v))
+    r = A.codomain.pinned(subtract(A @ x, y))
+    return (x, m, v, r), dots((A.codomain, r, r))

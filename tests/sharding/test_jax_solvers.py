@@ -41,6 +41,7 @@ _SOLVERS = {
     "cgls": lambda A, y, n: solvers.cgls(A, y, iterations=n, damp=3.0),
     "sirt": lambda A, y, n: solvers.sirt(A, y, iterations=n),
     "adam": lambda A, y, n: solvers.tv(A, y, weight=0.1, iterations=n),
+    "pdhg": lambda A, y, n: solvers.tv(A, y, weight=0.1, iterations=n, method="pdhg"),
 }
 
 
@@ -60,6 +61,8 @@ def test_a_solve_is_one_program(
         atol=1e-9 * np.abs(wanted.solution).max(),
     )  # fmt: skip
     np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-8)
+    for key, history in wanted.histories.items():
+        np.testing.assert_allclose(got.histories[key], history, rtol=1e-7, err_msg=key)
 
     # Another scan of equal structure compiles nothing, and more iterations cost nothing more of
     # the host: neither programs that it starts nor values that it reads.
