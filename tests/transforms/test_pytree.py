@@ -13,7 +13,7 @@ import pytest
 
 import geometries as ge
 import linops as lo
-from linops.transforms import pytree
+from linops.algebra import structure
 
 
 def tree(seed: int, name: str | None = None) -> Any:
@@ -124,8 +124,8 @@ def test_what_cannot_be_static_is_refused_when_the_operator_is_made() -> None:
 
 def test_an_operator_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    whole = pytree.flatten
-    monkeypatch.setattr(pytree, "flatten", lambda A: taken.append(A) or whole(A))
+    whole = structure.flatten
+    monkeypatch.setattr(structure, "flatten", lambda A: taken.append(A) or whole(A))
     A = 2.5 * lo.Gradient(lo.Space(3)) @ lo.Diagonal(np.ones(3, "float32"))
     apply = jax.jit(lambda A, x: A @ x)
     apply(A, jnp.ones(3))
