@@ -31,12 +31,12 @@ from linops.transforms.pytree import unpacked
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.padded import Blocks, Slot, description
-from sharding.homes.jax_devices import constrained, enqueuing, jax_mesh, named_sharding
+from sharding.homes.jax_devices import constrained, jax_mesh, named_sharding, together
 from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import Partial, Sharded, Windowed
-from sharding.steps import Add, Compute, Movement, Value
+from sharding.steps import Add, Compute, Extend, Movement, Slice, Value
 
 if TYPE_CHECKING:
     from sharding.planner import Plan
@@ -66,8 +66,9 @@ class Engine:
         traced = any(map(arrays.is_traced, (*inputs, *leaves)))
         if not traced:
             body.admit(inputs, leaves)
-            with enqueuing(self.plan.mesh.devices):
+            if not body.collective:
                 return list(body.compiled(*inputs, *leaves))
+            return list(together(body.compiled, self.plan.mesh.devices, *inputs, *leaves))
         pair = self._pair(program)
         if pair is None:
             inputs = body.held(inputs, program.inputs)
@@ -82,7 +83,7 @@ class Engine:
         """The engine with the Jacobians of nonlinear leaves where these inputs lead."""
         body, leaves = self._body(program, True)
         inputs = body.held(inputs, program.inputs)
-        found = iter(body.compiled(*inputs, *leaves))
+        found = iter(together(body.compiled, self.plan.mesh.devices, *inputs, *leaves))
         points = {
             step.number: tuple(next(found) for _ in step.inputs)
             for step in program.computes()
@@ -226,6 +227,10 @@ class _Body:
             for step in program.steps
         )
         self.mesh, self.points = mesh, points
+        self.collective = any(
+            isinstance(step, Movement) and not isinstance(step, (Extend, Slice))
+            for step in program.steps
+        )
         self.program = replace(program, steps=bare)
         self.skeletons = [None if slot is None else (slot.skeleton, slot.linear) for slot in slots]
         self.counts = [0 if slot is None else len(slot.leaves[0]) for slot in slots]

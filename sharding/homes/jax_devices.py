@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,6 @@ __all__ = [
     "compiled",
     "constrained",
     "distrust",
-    "enqueuing",
     "jax_mesh",
     "joined",
     "named_sharding",
@@ -40,6 +39,7 @@ __all__ = [
     "spec",
     "stacked",
     "stacked_shape",
+    "together",
 ]
 
 
@@ -66,7 +66,7 @@ class JaxDevices:
             return _forgetful().bind(part)
         shape = placement.real_shape(tuple(x.shape))
         if not (x.is_fully_addressable or x.is_fully_replicated):
-            x = _replicated(x.sharding.mesh)(x)
+            x = together(_replicated(x.sharding.mesh), placement.devices, x)
         if x.sharding.is_fully_replicated:
             whole = np.asarray(x.addressable_data(0))[tuple(map(slice, shape))]
         else:
@@ -154,8 +154,7 @@ class JaxDevices:
             return found
         program = jax_reductions.program(tuple(placed.values()), ordered)
         traced = any(map(arrays.is_traced, operands))
-        with enqueuing(() if traced else terms[0][0].devices):
-            pairs = program(*operands)
+        pairs = together(program, terms[0][0].devices, *operands)
         for k, (high, low) in zip(placed, pairs, strict=True):
             on_host = host and not traced and not high.ndim
             found[k] = _read(high, low) if on_host else high + low
@@ -188,14 +187,26 @@ def distrust(pairs: Sequence[tuple[Any, Any]]) -> None:
     _distrusted.update(pairs)
 
 
-@contextlib.contextmanager
-def enqueuing(devices: Sequence[Any]) -> Iterator[None]:
-    """While a program with collectives is handed to its devices: no two reach them in different
-    orders, or each would wait for the other."""
+def together(program: Callable[..., Any], devices: Sequence[Any], *operands: Any) -> Any:
+    """`program(*operands)`, a program with collectives, in its turn on these devices.
+
+    A lock a device: no two programs reach devices in different orders, or each would wait for the
+    other. Host devices share one pool of threads, as many as there are cores or devices, in which
+    a device that is 32 programs behind blocks the thread that hands it the next, and in which the
+    other devices may already wait for it in a collective: the whole process would stand still.
+    There the program has ended when this returns. Under a trace it is a part of the caller's.
+    """
+    import jax
+
+    if any(map(arrays.is_traced, operands)):
+        return program(*operands)
     with contextlib.ExitStack() as held:
         for device in sorted(set(devices), key=lambda device: int(device.id)):
             held.enter_context(_locks.setdefault(device, threading.RLock()))
-        yield
+        made = program(*operands)
+        if len(devices) > 1 and devices[0].platform == "cpu":
+            jax.block_until_ready(made)
+        return made
 
 
 _locks: dict[Any, Any] = {}
@@ -203,15 +214,14 @@ _locks: dict[Any, Any] = {}
 
 @functools.lru_cache(maxsize=256)
 def compiled(devices: tuple[Any, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` jitted, handed to these devices as `enqueuing` wants it."""
+    """`function` jitted, run as `together` runs it."""
     import jax
 
     program = jax.jit(function)
 
     @functools.wraps(function)
     def run(*operands: Any) -> Any:
-        with enqueuing(devices):
-            return program(*operands)
+        return together(program, devices, *operands)
 
     return run
 

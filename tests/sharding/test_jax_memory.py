@@ -14,7 +14,7 @@ import pytest
 import linops as lo
 from sharding import plan
 from sharding.executors import device_threads
-from sharding.homes.jax_devices import enqueuing, pieces
+from sharding.homes.jax_devices import pieces, together
 from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")
@@ -108,12 +108,14 @@ def test_programs_reach_devices_in_one_order() -> None:
     inside: list[int] = []
     most: list[int] = []
 
+    def program() -> None:
+        inside.append(1)
+        most.append(len(inside))
+        inside.pop()
+
     def work(own: Any) -> None:
         for _ in range(50):
-            with enqueuing(own):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
+            together(program, own)
 
     # Sets that overlap, in either order.
     sets = (devices[:3], devices[:3][::-1], devices[1:], devices[2:0:-1])
