@@ -67,6 +67,7 @@ class Operator(ABC):
     _exact: ClassVar[bool] = False
     # Of library leaves: the hooks return the declared shape and dtype, batches included.
     _binds_itself: bool = False
+    _lowered: ClassVar[bool] = False
     # Under a trace of JAX the hooks bind a primitive for themselves (programs on many devices).
     _aliases: bool = False
     # The result may share memory with the input; `calling` copies it where it leaves.

@@ -93,6 +93,8 @@ class Space:
     placement: ClassVar[Any] = None
     """Where elements live; None for a space without a plan."""
 
+    _placed: ClassVar[bool] = False
+
     @property
     def members(self) -> tuple[Space, ...]:
         """The space itself, as the one member of a product."""
@@ -203,6 +205,15 @@ class Space:
         """`operator` itself; a placed space gives it lowered to its placement."""
         return operator
 
+    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
+        """`operator` itself; a placed space gives it lowered, from and to elements as they live in
+        `domain` and `codomain`, which are placed with it; None where that is free."""
+        return operator
+
+    def _product(self, members: Sequence[Space]) -> ProductSpace:
+        """The product of members of which this one is the first."""
+        return ProductSpace(members)
+
     def put(self, x: Array) -> Array:
         """`x` itself; a placed space puts it on its devices."""
         return x
@@ -254,6 +265,8 @@ class ProductSpace:
     """
 
     spaces: tuple[Space, ...]
+
+    _placed: ClassVar[bool] = False
 
     def __init__(self, spaces: Sequence[Space]) -> None:
         members = tuple(spaces)
@@ -394,6 +407,10 @@ class ProductSpace:
 
     def lower(self, operator: Operator) -> Operator:
         """`operator` itself; a placed space gives it lowered to its placement."""
+        return operator
+
+    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
+        """As for `Space`."""
         return operator
 
     def __str__(self) -> str:

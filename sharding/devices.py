@@ -26,6 +26,8 @@ __all__ = [
     "host_memory",
     "machine_of",
     "of_ranks",
+    "portable",
+    "returned",
     "world",
 ]
 
@@ -82,6 +84,20 @@ class Described:
         return f"described {self.number}"
 
 
+@dataclass(frozen=True)
+class _JaxDevice:
+    """What a device of JAX is called."""
+
+    platform: str
+    number: int
+
+
+_MORE_CPUS = (
+    "; more CPU devices come from XLA_FLAGS=--xla_force_host_platform_device_count=N, set before "
+    "JAX is imported"
+)
+
+
 def family(device: Any) -> str:
     """`"threads"`, `"jax"`, `"torch"` or `"described"`."""
     if isinstance(device, Worker):
@@ -91,6 +107,31 @@ def family(device: Any) -> str:
     if isinstance(device, Described):
         return "described"
     return "jax"
+
+
+def portable(device: Any) -> Any:
+    """A device as it is pickled: those of JAX by platform and number."""
+    return _JaxDevice(device.platform, int(device.id)) if family(device) == "jax" else device
+
+
+def returned(device: Any) -> Any:
+    """The device of this process that `portable` named.
+
+    Raises
+    ------
+    PlacementError
+        Where it is not there.
+    """
+    if not isinstance(device, _JaxDevice):
+        return device
+    for found in _jax_devices(device.platform):
+        if int(found.id) == device.number:
+            return found
+    there = [str(found) for found in _jax_devices(device.platform)]
+    raise PlacementError(
+        f"a plan for device {device.platform}:{device.number} was unpickled where JAX has {there}: "
+        "start this process with as many devices, or plan the operator here" + _MORE_CPUS
+    )
 
 
 def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
@@ -228,12 +269,7 @@ def _numbered(
         return tuple(found)
     count = _count(devices)
     if not 1 <= count <= len(found):
-        hint = (
-            "; more CPU devices come from XLA_FLAGS=--xla_force_host_platform_device_count=N, set "
-            "before JAX is imported"
-            if what == "JAX devices"
-            else ""
-        )
+        hint = _MORE_CPUS if what == "JAX devices" else ""
         raise PlacementError(
             f"devices={count}: there are {len(found)} {what}, {[str(d) for d in found]}{hint}"
         )

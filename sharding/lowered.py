@@ -40,7 +40,7 @@ def lower(plan: Plan) -> Lowered | LoweredOperator | LoweredFunctional:
 
 def is_lowered(operator: Operator) -> bool:
     """Whether an operator runs by a plan already."""
-    return isinstance(operator, (Lowered, LoweredOperator, LoweredFunctional))
+    return operator._lowered
 
 
 class Lowered(LinearOperator):
@@ -49,6 +49,7 @@ class Lowered(LinearOperator):
     plan: Plan
     batched = True
     _exact: ClassVar[bool] = True
+    _lowered: ClassVar[bool] = True
 
     def __init__(
         self, plan: Plan, engine: Engine | None = None, adjoint: Program | None = None
@@ -146,6 +147,7 @@ class LoweredOperator(Operator):
     plan: Plan
     batched = True
     _exact: ClassVar[bool] = True
+    _lowered: ClassVar[bool] = True
 
     def __init__(self, plan: Plan, engine: Engine | None = None) -> None:
         _set_up(self, plan)
@@ -186,6 +188,7 @@ class LoweredFunctional(Functional):
     """A functional on the devices of a plan: its value is global."""
 
     batched = True
+    _lowered: ClassVar[bool] = True
 
     def __init__(self, plan: Plan) -> None:
         domain = placed_space(plan.operator.domain, plan.domain_placements, plan)

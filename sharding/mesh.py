@@ -1,6 +1,6 @@
 """Devices in a row or a rectangle, with a name for each of its axes.
 
-A mesh is static data: it compares by value, pickles where its devices do, and is never ambient.
+A mesh is static data: it compares by value, pickles its devices by name, and is never ambient.
 Which devices there are is in `sharding/devices.py`.
 """
 
@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from linops.errors import PlacementError
+from sharding.devices import portable, returned
 
 __all__ = ["Mesh"]
 
@@ -72,6 +73,13 @@ class Mesh:
     def groups(self, axis: int) -> Iterator[tuple[int, ...]]:
         """The devices that differ in one coordinate only, in its order, by number."""
         yield from groups(self.shape, axis)
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (tuple(map(portable, self.devices)), self.shape, self.names)
+
+
+def _unpickled(devices: tuple[Any, ...], shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    return Mesh(tuple(map(returned, devices)), shape, names)
 
 
 def groups(shape: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:

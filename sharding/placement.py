@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import PlacementError
-from sharding.homes import Home, home_of, refuse
+from sharding.homes import Home, forbid, home_of, refuse, taken
 from sharding.mesh import Mesh
 
 __all__ = ["Placement"]
@@ -203,8 +203,9 @@ class Placement:
             Where the axis has another length.
         """
         if self.holds(x):
-            return x
+            return taken(self, x)
         try:
+            forbid(self, x)
             self.check(x)
         except PlacementError as error:
             refuse(self.home, error)
@@ -262,6 +263,17 @@ class Placement:
                     "on this placement"
                 )
 
+    def agrees(self, other: Placement) -> bool:
+        """Whether arrays lie the same way here and there, whatever the axes of meshes are called."""
+        return self._where == other._where
+
+    @property
+    def _where(self) -> Any:
+        assert self.mesh is not None
+        parts = enumerate(zip(self.axes, self.padded_sizes, self.mesh.shape, strict=True))
+        cuts = tuple((m, axis, size) for m, (axis, size, n) in parts if axis is not None and n > 1)
+        return self.devices, self.mesh.shape, cuts
+
     def __str__(self) -> str:
         cuts = ", ".join(
             "a copy each" if axis is None else f"axis {axis}: {real} in {wide}"
@@ -270,6 +282,10 @@ class Placement:
         return f"{len(self.devices)} devices ({cuts})"
 
     # --- inside --------------------------------------------------------------------------
+
+    def __reduce__(self) -> Any:
+        parts = self.axis, self.real_size, self.padded_size, self.mesh, self.ndim
+        return _unpickled, parts
 
     @property
     def _flat(self) -> bool:
@@ -322,3 +338,9 @@ class Placement:
             assert size is not None
             found[axis] = lo, hi, size
         return found
+
+
+def _unpickled(
+    axis: Any, real_size: Any, padded_size: Any, mesh: Mesh, ndim: int | None
+) -> Placement:
+    return Placement(mesh.devices, axis, real_size, padded_size, mesh, ndim)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
 from sharding.homes import forbid, refuse
 from sharding.placement import Placement
+from sharding.plans import states_of
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -29,6 +30,7 @@ class PlacedSpace(Space):
     """A `Space` and the placement of its elements."""
 
     placement: Placement  # type: ignore[misc]
+    _placed: ClassVar[bool] = True
     _plan: Plan
 
     def __init__(self, space: Space, placement: Placement, plan: Plan) -> None:
@@ -81,9 +83,12 @@ class PlacedSpace(Space):
 
     def check_shape(self, x: Array, owner: str) -> None:
         """Raise unless `x` is an element, on the devices or plain."""
-        if not (arrays.is_array(x) and self.placement.holds(x) and self._fits(x)):
-            with _together(self.placement):
-                forbid(self.placement.home, x)
+        held = arrays.is_array(x) and self.placement.holds(x) and self._fits(x)
+        if held and not arrays.is_traced(x):
+            return
+        with _together(self.placement):
+            forbid(self.placement, x)
+            if not held:
                 super().check_shape(x, owner)
 
     def validate(self, x: Array) -> Array:
@@ -93,7 +98,17 @@ class PlacedSpace(Space):
 
     def lower(self, operator: Operator) -> Operator:
         """`operator` on this placement; where it maps the space to itself, its result too."""
-        return _lowered(self, operator)
+        return _beginning_in(self, operator)
+
+    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
+        """`operator` from and to elements as they live there; in shared memory as it is."""
+        if not self.placement.home.apart:
+            return operator
+        return _lowered(self._plan, operator, domain, codomain)
+
+    def _product(self, members: Sequence[Space]) -> ProductSpace:
+        """Placed, where all members are."""
+        return (PlacedProductSpace if all(m._placed for m in members) else ProductSpace)(members)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """`function` as one jitted program on these devices, for `shard_map`."""
@@ -137,6 +152,8 @@ class PlacedSpace(Space):
 class PlacedProductSpace(ProductSpace):
     """A `ProductSpace` of placed members."""
 
+    _placed: ClassVar[bool] = True
+
     def check_shape(self, x: Any, owner: str) -> None:
         """Raise unless `x` is a tuple of elements."""
         first = self.spaces[0]
@@ -146,7 +163,11 @@ class PlacedProductSpace(ProductSpace):
 
     def lower(self, operator: Operator) -> Operator:
         """`operator` on these placements."""
-        return _lowered(self, operator)
+        return _beginning_in(self, operator)
+
+    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
+        """As for its members."""
+        return self.spaces[0]._lowered_between(operator, domain, codomain)
 
     def with_dtype(self, dtype: Any) -> ProductSpace:
         """The same placements with entries of another dtype."""
@@ -169,13 +190,21 @@ def _together(placement: Placement) -> Iterator[None]:
         raise
 
 
-def _lowered(space: Any, operator: Operator) -> Operator:
-    from sharding.lowered import is_lowered, lower
-    from sharding.plans import states_of
+def _beginning_in(space: Any, operator: Operator) -> Operator:
+    from sharding.lowered import is_lowered
 
     if is_lowered(operator):
         return operator
-    entries = [states_of(member.placement) for member in space.members]
-    exits = entries if operator.codomain.shape == space.shape else None
-    lowered: Operator = lower(space.members[0]._plan.again(operator, entries=entries, exits=exits))
+    end = space if operator.codomain.shape == space.shape else None
+    return _lowered(space.members[0]._plan, operator, space, end)
+
+
+def _lowered(plan: Plan, operator: Operator, domain: Any, codomain: Any) -> Operator:
+    from sharding.lowered import lower
+
+    entries, exits = (
+        None if space is None else [states_of(member.placement) for member in space.members]
+        for space in (domain, codomain)
+    )
+    lowered: Operator = lower(plan.again(operator, entries=entries, exits=exits))
     return lowered

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra import nonlinear
+from linops.algebra import nonlinear, placed
 from linops.algebra.complexify import complexify
 from linops.algebra.product import Product
 from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, Rewrite, simplify_pair
@@ -38,6 +38,9 @@ __all__ = [
     "scale",
     "subtract",
 ]
+
+
+_BOTH = ("domain", "codomain")
 
 
 def as_operator(value: Any) -> LinearOperator:
@@ -95,6 +98,7 @@ def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
             f"{inner.codomain.describe_shape()}{_axis_hint(outer.domain, inner.codomain)}\n"
             f"  {outer!r}\n  {inner!r}"
         )
+    outer, inner = placed.chained(outer, inner)
     # Over the reals only real scalars commute, so complex ones stay where they are.
     a, left = _unscaled(outer, inner)
     b, right = _unscaled(inner, outer)
@@ -125,13 +129,14 @@ def add(a: Any, b: Any) -> Any:
     if _nonlinear(a) or _nonlinear(b):
         return nonlinear.summed(_any_operator(a), _any_operator(b))
     left, right = as_operator(a), as_operator(b)
-    for side in ("domain", "codomain"):
+    for side in _BOTH:
         x, y = getattr(left, side), getattr(right, side)
         if x.shape != y.shape:
             raise ShapeError(
                 f"cannot add {left.name} and {right.name}: their {side}s are "
                 f"{x.describe_shape()} and {y.describe_shape()}{_axis_hint(x, y)}"
             )
+    left, right = placed.meeting([left, right], _BOTH, "add")
     if (left.domain.is_complex, left.codomain.is_complex) != (
         right.domain.is_complex,
         right.codomain.is_complex,

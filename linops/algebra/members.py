@@ -7,6 +7,7 @@ from typing import Any
 
 from linops.algebra.arithmetic import as_operator, flat_product
 from linops.algebra.complexify import complexify
+from linops.algebra.placed import meeting
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
@@ -41,7 +42,7 @@ def members_of(operators: Iterable[Any], name: str, side: str | None) -> list[Li
                 f"{name} takes operators with one {side}, got {terms[0].name} on "
                 f"{first} and {term.name} on {getattr(term, side)}"
             )
-    return in_one_dtype(terms, side)
+    return in_one_dtype(meeting(terms, [side], name), side)
 
 
 def in_one_dtype(terms: Sequence[LinearOperator], side: str) -> list[LinearOperator]:
@@ -84,7 +85,8 @@ def plain_space(space: AnySpace, name: str) -> Space:
 
 def product_of(spaces: Sequence[AnySpace]) -> ProductSpace:
     """The product of all members of the spaces, flat."""
-    return ProductSpace([member for space in spaces for member in space.members])
+    members = [member for space in spaces for member in space.members]
+    return members[0]._product(members)
 
 
 def as_tuple(x: Any, space: AnySpace) -> tuple[Any, ...]:

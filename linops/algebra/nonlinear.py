@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from linops.algebra.placed import chained, meeting
 from linops.algebra.relations import product_links, product_rule, sum_rule
 from linops.algebra.scaled import _times
 from linops.algebra.sums import _name_in, added
@@ -191,6 +192,7 @@ def composed(*terms: Operator) -> Operator:
             else:
                 if flat:
                     _fits(flat[-1], part)
+                    flat[-1], part = chained(flat[-1], part)
                 flat.append(part)
     if not flat:
         return terms[0]
@@ -199,14 +201,15 @@ def composed(*terms: Operator) -> Operator:
 
 def summed(*operators: Operator) -> Operator:
     """The sum of operators between the same spaces, flat."""
+    sides = "domain", "codomain"
     a = operators[0]
     for b in operators[1:]:
-        for side in ("domain", "codomain"):
+        for side in sides:
             x, y = getattr(a, side), getattr(b, side)
             if x.shape != y.shape or x.dtype != y.dtype:
                 raise ShapeError(f"cannot add {a.name} and {b.name}: their {side}s are {x} and {y}")
     terms: list[Operator] = []
-    for term in operators:
+    for term in meeting(operators, sides, "add"):
         terms += term.terms if isinstance(term, NonlinearSum) else (term,)
     return NonlinearSum(terms)
 

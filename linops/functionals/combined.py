@@ -8,6 +8,7 @@ from typing import Any
 from linops import arrays
 from linops.algebra import nonlinear
 from linops.algebra.arithmetic import scale
+from linops.algebra.placed import meeting
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.elementary.planes import resized
@@ -41,7 +42,7 @@ class SumFunctional(Functional):
                     "build them on one space"
                 )
         super().__init__(flat[0].domain, name="Sum")
-        self.terms: tuple[Functional, ...] = tuple(flat)
+        self.terms: tuple[Functional, ...] = tuple(meeting(flat, ["domain"], "add"))
 
     def surrogate(self, x: Any) -> LinearOperator:
         total = self.terms[0].surrogate(x)

@@ -9,6 +9,7 @@ from linops import arrays
 from linops.algebra import nonlinear
 from linops.algebra.arithmetic import as_operator, matmul
 from linops.algebra.blocks import extent_of
+from linops.algebra.placed import chained
 from linops.algebra.product import Product
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.algebra.scaled import Scaled
@@ -144,6 +145,7 @@ def composed(outer: Functional, inner: Any) -> Any:
             f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
             f"{inner.name} gives {inner.codomain}"
         )
+    outer, inner = chained(outer, inner)
     if isinstance(inner, Identity) and inner.domain.dtype == outer.domain.dtype:
         return outer
     if isinstance(outer, ScaledFunctional):

@@ -97,10 +97,19 @@ class Engine:
         return any(map(arrays.is_traced, (*inputs, *leaves)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "points": self._points, "origin": self._origin}
+        at = self._origin and [p.gather(x) for p, x in self._ends(self.plan, self._origin[1])]
+        return {"plan": self.plan, "at": at}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["plan"], None, state["points"], state["origin"])  # type: ignore[misc]
+        plan, at = state["plan"], state["at"]
+        self.__init__(plan)  # type: ignore[misc]
+        if at is not None:
+            placed = [p.put(x) for p, x in self._ends(plan, at)]
+            self.__dict__.update(self.linearised(plan.forward, placed).__dict__)
+
+    @staticmethod
+    def _ends(plan: Plan, inputs: Sequence[Array]) -> list[tuple[Any, Array]]:
+        return list(zip(plan.domain_placements, inputs, strict=True))
 
 
 class _Machine:

@@ -31,7 +31,7 @@ from linops.transforms.pytree import unpacked
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.padded import Blocks, Slot, description
-from sharding.homes.jax_devices import constrained, jax_mesh, named_sharding, together
+from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked, together
 from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program
@@ -164,7 +164,12 @@ class Engine:
         return {"plan": self.plan, "points": self._points}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["plan"], None, state["points"])  # type: ignore[misc]
+        plan = state["plan"]
+        points = {
+            number: tuple(stacked(plan.mesh, list(part)) for part in parts)
+            for number, parts in state["points"].items()
+        }
+        self.__init__(plan, None, points)  # type: ignore[misc]
 
 
 class _Pair(jax_primitive.Program):
@@ -300,7 +305,6 @@ class _Body:
         return constrained(leaf, named_sharding(self.mesh, everywhere, leaf.ndim))
 
     def _call(self, *operands: Array) -> tuple[Array, ...]:
-        import jax
         from jax.sharding import PartitionSpec
 
         program = self.program
@@ -317,17 +321,11 @@ class _Body:
             )
         else:
             outs = tuple(self.ends(k).spec(batch) for k in program.outputs)
-        made = jax.shard_map(
-            self._local,
-            mesh=jax_mesh(self.mesh),
-            in_specs=(
-                *(self.ends(k).spec(batch) for k in program.inputs),
-                *[rows] * (len(operands) - n),
-            ),
-            out_specs=outs,
-            check_vma=False,
-        )(*operands)
-        return tuple(made)
+        specs = (
+            *(self.ends(k).spec(batch) for k in program.inputs),
+            *[rows] * (len(operands) - n),
+        )
+        return tuple(on_shards(self._local, self.mesh, specs, outs)(*operands))
 
     def _local(self, *operands: Array) -> tuple[Array, ...]:
         """The program on one device."""

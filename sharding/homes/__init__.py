@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["Home", "Term", "forbid", "home_of", "refuse"]
+__all__ = ["Home", "Term", "forbid", "home_of", "refuse", "taken"]
 
 Term = tuple["Placement", Any, Any, int]
 """One inner product: placement, both elements, and how many axes they have without batch axes."""
@@ -70,11 +70,18 @@ def home_of(device: Any) -> Home:
     return home
 
 
-def forbid(home: Home, x: Any) -> None:
-    """Raise where arrays of this home cannot be followed: under a transform of `torch.func`."""
-    look = getattr(home, "forbid", None)
+def forbid(placement: Placement, x: Any) -> None:
+    """Raise where `x` cannot be followed to a placement: it lies in shares of another one, or under
+    a transform of `torch.func`."""
+    look = getattr(placement.home, "forbid", None)
     if look is not None:
-        look(x)
+        look(placement, x)
+
+
+def taken(placement: Placement, x: Any) -> Any:
+    """An element that a caller brings, with the placement's own word for where it lies."""
+    own = getattr(placement.home, "taken", None)
+    return x if own is None else own(placement, x)
 
 
 def refuse(home: Home, error: Exception) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from linops import arrays
 from linops.errors import PlacementError
 from linops.reductions import dot
+from sharding.homes import jax_arrivals
 
 if TYPE_CHECKING:
     from sharding.homes import Term
@@ -34,6 +35,7 @@ __all__ = [
     "jax_mesh",
     "joined",
     "named_sharding",
+    "on_shards",
     "pieces",
     "send",
     "spec",
@@ -63,7 +65,7 @@ class JaxDevices:
         """The real entries on the first device of this process that has some."""
         if arrays.is_traced(x):
             part = x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
-            return _forgetful().bind(part)
+            return jax_arrivals.plain(part)
         shape = placement.real_shape(tuple(x.shape))
         if not (x.is_fully_addressable or x.is_fully_replicated):
             x = together(_replicated(x.sharding.mesh), placement.devices, x)
@@ -93,15 +95,19 @@ class JaxDevices:
             return shape != placement.real_shape(shape) or _knows(x, placement.mesh)
         return bool(x.sharding.is_equivalent_to(self.sharding(placement, x.ndim), x.ndim))
 
-    def forbid(self, x: Any) -> None:
+    def forbid(self, placement: Placement, x: Any) -> None:
         """Raise where `x` lies in shares of another placement."""
-        if arrays.is_jax(x) and not arrays.is_traced(x) and len(x.sharding.device_set) > 1:
-            if not x.sharding.is_fully_replicated:
-                raise PlacementError(
-                    f"an array of shape {tuple(x.shape)} lies on {x.sharding}, which is not where "
-                    "this operator takes it; gather it from its own placement first, or make both "
-                    "plans with the same devices and partition"
-                )
+        jax_arrivals.refuse_misplaced(placement, x)
+
+    def taken(self, placement: Placement, x: Any) -> Any:
+        """An element with the placement's own sharding: no `Explicit` mesh stays in its type."""
+        if not jax_arrivals.typed_elsewhere(x):
+            return x
+        sharding = self.sharding(placement, x.ndim)
+        if arrays.is_traced(x):
+            return constrained(x, sharding)
+        assert placement.mesh is not None
+        return joined(tuple(x.shape), sharding, pieces(x, placement.mesh))
 
     def full(
         self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any
@@ -230,7 +236,24 @@ def constrained(x: Any, sharding: Any) -> Any:
     """A traced array, held to a sharding."""
     import jax
 
-    return jax.lax.with_sharding_constraint(x, sharding)
+    if jax_arrivals.typed_elsewhere(x):
+        x = jax_arrivals.plain(x)
+    with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh):
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def on_shards(body: Callable[..., Any], mesh: Mesh, specs: Any, outs: Any) -> Callable[..., Any]:
+    """`body` on every device's shares: `jax.shard_map`, whatever mesh `jax.set_mesh` has set."""
+    import jax
+
+    own = jax_mesh(mesh)
+    mapped = jax.shard_map(body, mesh=own, in_specs=specs, out_specs=outs, check_vma=False)
+
+    def run(*operands: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(own.abstract_mesh):
+            return mapped(*operands)
+
+    return run
 
 
 def joined(shape: tuple[int, ...], sharding: Any, parts: list[Any]) -> Any:
@@ -350,13 +373,7 @@ def _cut(
 
 
 def _in_shares(placement: Placement, x: Any) -> Any:
-
     if arrays.is_jax(x):
-        if len(x.sharding.device_set) > 1 and not x.sharding.is_fully_replicated:
-            raise PlacementError(
-                f"the array lies on {x.sharding}, this placement is {placement}; take it back "
-                "with gather of its own placement, or plan with that one"
-            )
         x = x.addressable_data(0)
         if _platform(x) == "cpu":
             x = np.asarray(x)
@@ -381,29 +398,6 @@ def _padded(part: Any, padding: list[tuple[int, int]]) -> Any:
     import jax
 
     return jax.numpy.pad(part, padding) if any(after for _, after in padding) else part
-
-
-@functools.cache
-def _forgetful() -> Any:
-    """The identity, whose result is a plain array: its type names no mesh."""
-    import jax
-    from jax.extend.core import Primitive
-    from jax.interpreters import ad, batching, mlir
-
-    primitive = Primitive("linops_gathered")
-
-    def run(x: Any) -> Any:
-        return jax.numpy.array(np.asarray(x))  # free to join arrays on any device
-
-    def batch(operands: Any, dims: Any) -> Any:
-        return primitive.bind(*operands), dims[0]
-
-    primitive.def_impl(run)
-    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
-    mlir.register_lowering(primitive, lambda _, x: [x])
-    ad.deflinear2(primitive, lambda cotangent, _: [cotangent])
-    batching.primitive_batchers[primitive] = batch
-    return primitive
 
 
 @functools.cache

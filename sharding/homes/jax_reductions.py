@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops.reductions import paired_dot, summed_pairs
-from sharding.homes.jax_devices import jax_mesh, spec
+from sharding.homes.jax_devices import on_shards, spec
 
 if TYPE_CHECKING:
     from sharding.mesh import Mesh
@@ -56,13 +56,7 @@ def program(terms: tuple[tuple[Placement, int], ...], ordered: bool) -> Any:
 
     def run(*operands: Any) -> Any:
         inside = [line.spec(x) for line, x in zip(_twice(lines), operands, strict=True)]
-        found = jax.shard_map(
-            body,
-            mesh=jax_mesh(mesh),
-            in_specs=tuple(inside),
-            out_specs=PartitionSpec(),
-            check_vma=False,
-        )(*operands)
+        found = on_shards(body, mesh, tuple(inside), PartitionSpec())(*operands)
         return tuple(zip(found[::2], found[1::2], strict=True))
 
     return jax.jit(run)

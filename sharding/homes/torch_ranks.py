@@ -113,7 +113,7 @@ class RankMemory:
 
         return dots([(p, p.put(a), p.put(b), ndim) for p, a, b, ndim in terms], host, ordered)
 
-    def forbid(self, x: Any) -> None:
+    def forbid(self, placement: Placement, x: Any) -> None:
         """Raise for a DTensor within `torch.func`."""
         import torch
 
