@@ -264,8 +264,8 @@ class Placement:
                 )
 
     def agrees(self, other: Placement) -> bool:
-        """Whether arrays lie the same way here and there, whatever the axes of meshes are called."""
-        return self._where == other._where
+        """Whether arrays lie the same way here and there; names of mesh axes may differ."""
+        return bool(self._where == other._where)
 
     @property
     def _where(self) -> Any:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops import arrays
-from linops.errors import PlacementError
 from linops.reductions import dot
 from sharding.homes import jax_arrivals
 
