@@ -44,7 +44,7 @@ def refuse_misplaced(placement: Placement, x: Any) -> None:
     if len(x.sharding.device_set) > 1 and not x.sharding.is_fully_replicated:
         spec = getattr(x.sharding, "spec", x.sharding)
         where = ", ".join(map(str, _order(x.sharding)))
-        _refuse(placement, x, f"lies in shares {spec} on [{where}]")
+        _refuse(placement, x, f"lies on [{where}] in shares {spec}")
 
 
 def typed_elsewhere(x: Any) -> bool:
