@@ -308,7 +308,7 @@ class Projector(LinearOperator):
             return None
         return ProjectorColumns(self, index)
 
-    def _gram_diagonal(self, weights: Array | None) -> Array | None:
+    def _gram_diagonal(self, weights: Array | None) -> Array:
         if self.backend != "numba" or self._twin is not None:
             from geometries.kernels import portable
 

@@ -57,12 +57,10 @@ class ProjectorColumns(LinearOperator):
     def _make_conjugate(self) -> LinearOperator:
         return self
 
-    def _gram_diagonal(self, weights: Array | None) -> Array | None:
+    def _gram_diagonal(self, weights: Array | None) -> Array:
         from linops.elementary.select import Restriction
 
-        whole = self.base._gram_diagonal(weights)
-        pick = Restriction(self.base.domain, self.index)
-        return None if whole is None else pick(whole)
+        return Restriction(self.base.domain, self.index)(self.base._gram_diagonal(weights))
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         if axis == "s":

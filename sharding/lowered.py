@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from types import NoneType
 from typing import Any, ClassVar
 
 from linops import arrays
+from linops.algebra.gram import Gram
 from linops.algebra.structure import flatten, rebuilt
+from linops.elementary.diagonal import Diagonal
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator, Operator
@@ -127,12 +130,24 @@ class Lowered(LinearOperator):
     def _diagonal(self) -> Any:
         base = self.plan.operator
         assert isinstance(base, LinearOperator)
+        if isinstance(base, Gram) and isinstance(base.weights, (Diagonal, NoneType)):
+            from sharding.squares import diagonal_on_ranks
+
+            weights = None if base.weights is None else base.weights._diagonal()
+            own = diagonal_on_ranks(self.plan, base.base, weights)
+            if own is not None:
+                return own
         found = base._diagonal()
         return None if found is None else _put(found, self.domain)
 
     def _gram_diagonal(self, weights: Any) -> Any:
+        from sharding.squares import diagonal_on_ranks
+
         base = self.plan.operator
         assert isinstance(base, LinearOperator)
+        own = diagonal_on_ranks(self.plan, base, weights)
+        if own is not None:
+            return own
         plain = None if weights is None else _gathered(weights, self.codomain)
         found = base._gram_diagonal(plain)
         return None if found is None else _put(found, self.domain)

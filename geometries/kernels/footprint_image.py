@@ -86,17 +86,21 @@ class PlanarFootprint:
             tile = partial(footprint_planar.adjoint_tile, squared=False)
         self._back(tile, sinogram, out, first_cell, first_column, numbers)
 
-    def gram_diagonal(self, scan: Any, weights: Real | None, out: Real) -> None:
-        """Sum over cells of w a^2 for each pixel, `out` (y, x); `weights` (views, columns) or None.
-
-        None stands for ones.
-        """
-        if weights is None:
-            weights = np.ones((self._scan.views, self._scan.shape[1]), out.dtype)
-        numbers = view_numbers(self._scan, None)
+    def gram_diagonal(
+        self,
+        scan: Any,
+        weights: Real,
+        out: Real,
+        *,
+        first_cell: tuple[int, int] = (0, 0),
+        first_column: int = 0,
+        views: ArrayLike | None = None,
+    ) -> None:
+        """Sum over cells of w a^2 for each pixel, `out` (ly, lx); `weights` (views, columns)."""
+        numbers = view_numbers(self._scan, views)
         data = np.ascontiguousarray(weights)[None]
         tile = partial(footprint_planar.adjoint_tile, squared=True)
-        self._back(tile, data, out[None], (0, 0), 0, numbers)
+        self._back(tile, data, out[None], first_cell, first_column, numbers)
 
     def forward_cells(self, scan: Any, values: Real, index: ArrayLike, out: Real) -> None:
         """Project the pixels `index` with `values` (B, n); -1 is inert."""

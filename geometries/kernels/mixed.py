@@ -27,9 +27,7 @@ class Kernel(Protocol):
 
     def adjoint(self, scan: VolumeScan, projections: Real, out: Real, **options: Any) -> None: ...
 
-    def gram_diagonal(
-        self, scan: VolumeScan, weights: Real | None, out: Real, **options: Any
-    ) -> None: ...
+    def gram_diagonal(self, scan: VolumeScan, weights: Real, out: Real, **options: Any) -> None: ...
 
     def forward_columns(
         self, scan: VolumeScan, values: Real, index: ArrayLike, out: Real, **options: Any
@@ -66,9 +64,7 @@ class MixedKernel:
         for kernel, part, mine in self._shares(scan, options):
             kernel.adjoint(part, projections, out, **mine)
 
-    def gram_diagonal(
-        self, scan: VolumeScan, weights: Real | None, out: Real, **options: Any
-    ) -> None:
+    def gram_diagonal(self, scan: VolumeScan, weights: Real, out: Real, **options: Any) -> None:
         for kernel, part, mine in self._shares(scan, options):
             kernel.gram_diagonal(part, weights, out, **mine)
 

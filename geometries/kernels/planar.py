@@ -118,18 +118,24 @@ def adjoint(
         add(scan, job, plain(sinogram[part, :, job.ks]), out[part, job.ys, job.xs])
 
 
-def gram_diagonal(scan: PlanarScan, weights: Array | None, out: Array) -> None:
-    """Diagonal of A.H W A: `out` (ny, nx) = sum over rays of w * length ** 2.
+def gram_diagonal(
+    scan: PlanarScan,
+    weights: Array,
+    out: Array,
+    *,
+    first_cell: Pair = (0, 0),
+    first_column: int = 0,
+    views: Array | None = None,
+) -> None:
+    """Diagonal of A.H W A: `out` (ly, lx) = sum over rays of w * length ** 2.
 
-    `weights` (V, columns), one by default. Weights of cells are those of "float64".
+    `weights` (v, lc) and the rest as for `adjoint`. Weights of cells are those of "float64".
     """
-    job = Job(scan, out.shape, scan.columns)
+    job = Job(scan, out.shape, weights.shape[1], first_cell, first_column, views)
     out[...] = 0
-    if job.empty:
-        return
-    if weights is None:
-        weights = np.ones((len(scan.centers), scan.columns), out.dtype)
-    planar_adjoint.exact(scan, job, plain(np.asarray(weights)[None]), out[None], squared=True)
+    if not job.empty:
+        data, cells = plain(weights[None, :, job.ks]), out[None, job.ys, job.xs]
+        planar_adjoint.exact(scan, job, data, cells, squared=True)
 
 
 def _parts(job: Job, batch: int, fast: bool) -> list[slice]:

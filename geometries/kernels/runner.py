@@ -88,17 +88,12 @@ class PlanarRunner:
         self._dtype = projector.domain.dtype
         self._image, self._sinogram = projector.domain.shape, projector.codomain.shape
         window = [int(n) for n in np.asarray(projector.window)]
-        self._whole = (
-            self._image == grid.shape
-            and self._sinogram == (projector.geometry.views, *detector.shape)
-            and not any(window[2:])
-        )
-        self._options: dict[str, Any] = {
+        self._part: dict[str, Any] = {
             "first_cell": (window[3], window[4]),
             "first_column": window[2],
             "views": _real_views(self._sinogram[0], window),
-            "precision": str(projector.precision),
         }
+        self._options = {**self._part, "precision": str(projector.precision)}
 
     def forward(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Line integrals of `x` `(..., y, x)`, shape `(..., view, col)`; into `out` in C order."""
@@ -134,12 +129,12 @@ class PlanarRunner:
         self._kernel.adjoint_cells(self._scan, sinogram, index, out)
         return out.reshape(*batch, len(index))
 
-    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
-        """`sum_i w_i a_ij^2` for every cell, shape `(y, x)`; None for a part of a scan."""
-        if not self._whole:
-            return None
+    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray:
+        """`sum_i w_i a_ij^2` for every cell, shape `(y, x)`; 1 for every weight by default."""
         out = np.empty(self._image, self._dtype)
-        self._kernel.gram_diagonal(self._scan, weights, out)
+        if weights is None:
+            weights = np.ones(self._sinogram, self._dtype)
+        self._kernel.gram_diagonal(self._scan, weights, out, **self._part)
         return out
 
 
@@ -160,18 +155,13 @@ class VolumeRunner:
         self._dtype = projector.domain.dtype
         self._volume, self._projections = projector.domain.shape, projector.codomain.shape
         window = [int(n) for n in np.asarray(projector.window)]
-        self._whole = (
-            self._volume == grid.shape
-            and self._projections == (projector.geometry.views, *detector.shape)
-            and not any(window[2:])
-        )
         self._first_slice = window[4]
-        self._options: dict[str, Any] = {
+        self._part: dict[str, Any] = {
             "first_row": window[2],
             "first_column": window[3],
             "views": _real_views(self._projections[0], window),
-            "precision": str(projector.precision),
         }
+        self._options = {**self._part, "precision": str(projector.precision)}
         self._first_cell = (window[4], window[5], window[6])
 
     def forward(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -244,16 +234,20 @@ class VolumeRunner:
             )
         return _split_batch(np.swapaxes(out, -1, -2), batch)
 
-    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray | None:
-        """`sum_i w_i a_ij^2` for every voxel, shape `(z, y, x)`; None for a part of a scan."""
-        if not self._whole:
-            return None
+    def gram_diagonal(self, weights: np.ndarray | None) -> np.ndarray:
+        """`sum_i w_i a_ij^2` for every voxel, shape `(z, y, x)`; 1 for every weight by default."""
         nz, ny, nx = self._volume
-        out = np.empty((1, ny, nx, nz), self._dtype)
-        kernel_order = None
-        if weights is not None:
-            kernel_order = np.ascontiguousarray(np.swapaxes(weights, -1, -2)[None])
-        self._kernel.gram_diagonal(self._scan, kernel_order, out)
+        out = np.zeros((1, ny, nx, nz), self._dtype)
+        if weights is None:
+            weights = np.ones(self._projections, self._dtype)
+        if weights.size:
+            self._kernel.gram_diagonal(
+                self._scan,
+                np.ascontiguousarray(np.swapaxes(weights, -1, -2)[None]),
+                out,
+                first_cell=self._first_cell,
+                **self._part,
+            )
         return np.asarray(np.moveaxis(out[0], -1, 0))
 
     def _zfast(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

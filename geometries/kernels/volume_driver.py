@@ -149,7 +149,7 @@ class VolumeKernel(ABC):
     def gram_diagonal(
         self,
         scan: VolumeScan,
-        weights: Real | None,
+        weights: Real,
         out: Real,
         *,
         first_cell: tuple[int, int, int] = (0, 0, 0),
@@ -160,12 +160,8 @@ class VolumeKernel(ABC):
     ) -> None:
         """Sum over rays of w a^2 for each cell, `out` (B, y, x, z); `weights` as projections.
 
-        None stands for ones on the whole detector. Weights a are those of "float64".
+        Weights a are those of "float64".
         """
-        if weights is None:
-            first_row, first_column = 0, 0
-            count = view_numbers(scan, views).size
-            weights = np.ones((len(out), count, scan.shape[1], scan.shape[0]), out.dtype)
         check("weights", weights, (None, None, None, None))
         first = (first_column, first_row)
         self._back(

@@ -317,6 +317,21 @@ def test_aligned_rows_answer_to_both_names() -> None:
         assert np.array_equal(A.block(name, 1, 3) @ x[1:3], (A @ x)[:, 1:3])
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [*((name, "siddon") for name in NAMES), ("fan", "joseph"), ("fan", "footprint")],
+)
+def test_squares_of_a_part_are_those_of_its_matrix(name: str, model: str) -> None:
+    A = Projector(*scans()[name], model=model, precision="float64")
+    for axis in A.rule.names:
+        for padded in (False, True):
+            part = A.block(axis, 1, 3, padded)
+            w, dense = part.codomain.random(1) ** 2, part.to_dense()
+            found = part.gram(w).diagonal().ravel(), part.gram().diagonal().ravel()
+            wanted = np.ravel(w) @ dense**2, (dense**2).sum(0)
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
+
+
 def test_a_copy_in_the_kernels_order_is_not_made() -> None:
     A = Projector(*scans()["cone"])
     back = A.H @ (A @ A.domain.random(0))

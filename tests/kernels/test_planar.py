@@ -499,7 +499,7 @@ def test_gram_diagonal(kind: str) -> None:
     out = np.full(scan.grid_shape, 73.0)
     planar.gram_diagonal(scan, weights, out)
     np.testing.assert_allclose(out.ravel(), weights.ravel() @ matrix**2, rtol=1e-11)
-    planar.gram_diagonal(scan, None, out)
+    planar.gram_diagonal(scan, np.ones_like(weights), out)
     np.testing.assert_allclose(out.ravel(), (matrix**2).sum(0), rtol=1e-11)
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import compositions
 import numpy as np
+import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import linops as lo
+from geometries import Projector
 from linops import functionals as fn
 from rank_checks.register import assert_close, check, grids, line_space, plan, projector, put
 from sharding.states import real_range
@@ -133,6 +136,30 @@ def bands_and_owner_computed_plans(rank: int, world: int) -> None:
     B = plan(A, deterministic=True).lower()
     assert np.array_equal(lo.arrays.to_numpy(B @ B.domain.put(x)), A @ x)
     assert np.array_equal(lo.arrays.to_numpy(B.H @ B.codomain.put(y)), A.H @ y)
+
+
+@check
+def squares_are_summed_once(rank: int, world: int) -> None:
+    A = projector((12, 14, 14), 15)  # too much work to be done on every rank
+    w = A.codomain.random(5) ** 2
+    for partition in ["view", {"view": 2, "z": 2}] if world == 4 else ["view", "z"]:
+        B = plan(A, partition=partition).lower()
+        seen: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            made = Projector._gram_diagonal
+
+            def counted(part: Any, w: Any, seen: Any = seen, made: Any = made) -> Any:
+                seen.append(w.numel() * part.domain.size)
+                return made(part, w)
+
+            patch.setattr(Projector, "_gram_diagonal", counted)
+            found = B.gram(w).diagonal(), B.gram().diagonal(), B._gram_diagonal(B.codomain.put(w))
+        total = torch.tensor(sum(seen))
+        dist.all_reduce(total)
+        assert int(total) <= 3 * A.codomain.size * A.domain.size  # no ray meets a voxel twice
+        for d, weights in zip(found, (w, None, w), strict=True):
+            assert B.domain.placement.holds(d)
+            assert_close(d, A.gram(weights).diagonal())
 
 
 @check
