@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from linops.algebra.gram import Gram
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.operator import LinearOperator

@@ -22,9 +22,9 @@ from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
 from sharding.executors.torch_gate import Gate
-from sharding.executors.torch_movements import recorded_move
 from sharding.executors.torch_zeros import nothing, zeros
 from sharding.program import Program
+from sharding.rank_movements import recorded_move
 from sharding.steps import Add, Compute, Movement, Step, Value
 
 if TYPE_CHECKING:

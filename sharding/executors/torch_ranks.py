@@ -25,10 +25,10 @@ from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import Local
 from sharding.executors.torch_machine import Machine, batch_of, entry
-from sharding.executors.torch_movements import recorded_move
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program
+from sharding.rank_movements import recorded_move
 from sharding.ranks import ranks_of
 from sharding.signature import of_program
 from sharding.states import REPLICATED, Replicated, Sharded, State

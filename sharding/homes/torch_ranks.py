@@ -17,7 +17,9 @@ from linops import arrays
 from linops.errors import PlacementError
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
+from sharding.rank_movements import move
 from sharding.ranks import Ranks, device_of, ranks_of
+from sharding.states import PARTIAL, REPLICATED, Sharded, State
 
 if TYPE_CHECKING:
     from sharding.homes import Term
@@ -143,13 +145,17 @@ def opened(placement: Placement, ranks: Ranks, x: Any) -> Any:
 
 def wrapped(placement: Placement, ranks: Ranks, local: Any, shape: tuple[int, ...]) -> Any:
     """The DTensor of a real shape of which this rank has `local`; no derivatives."""
+    return _dtensor(ranks, local, HOME.sharding(placement, len(shape)), shape)
+
+
+def _dtensor(ranks: Ranks, local: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
     from torch.distributed.tensor import DTensor
 
     strides = [math.prod(shape[a + 1 :]) for a in range(len(shape))]
     return DTensor.from_local(
         local,
         ranks.device_mesh,
-        HOME.sharding(placement, len(shape)),
+        placements,
         run_check=False,
         shape=_size(shape),
         stride=tuple(strides),
@@ -208,6 +214,8 @@ def _joined(placement: Placement, ranks: Ranks, x: Any) -> Any:
 
 
 def _redistributed(placement: Placement, ranks: Ranks, x: Any) -> Any:
+    from torch.distributed.tensor import DTensor, Replicate
+
     mesh, wanted = x.device_mesh, HOME.sharding(placement, x.ndim)
     if mesh != ranks.device_mesh:
         theirs, ours = mesh.mesh, ranks.device_mesh.mesh
@@ -216,13 +224,49 @@ def _redistributed(placement: Placement, ranks: Ranks, x: Any) -> Any:
                 f"this DTensor lives on the mesh {theirs.tolist()}, the plan on {ours.tolist()}: "
                 "gather it with full_tensor() first"
             )
-        from torch.distributed.tensor import DTensor
-
         x = DTensor.from_local(
             x.to_local(), ranks.device_mesh, x.placements, run_check=False, shape=x.shape,
             stride=x.stride(),
         )  # fmt: skip
-    return x if tuple(x.placements) == wanted else x.redistribute(placements=wanted)
+    if tuple(x.placements) == wanted:
+        return x
+    if not recording(x):
+        return _moved(ranks, x, wanted)
+    # A cotangent of summands is one of their sum: every rank has it whole.
+    source = tuple(Replicate() if p.is_partial() else p for p in x.placements)
+    return apply_pair(x, lambda x: _moved(ranks, x, wanted), lambda g: _moved(ranks, g, source))
+
+
+def _moved(ranks: Ranks, x: Any, wanted: tuple[Any, ...]) -> Any:
+    """A DTensor in other placements, by the movements of programs: sums are in the order of ranks,
+    and from one axis to another nobody gets more than his share.
+
+    What these do not know, such as an axis cut along both mesh axes, is left to DTensor.
+    """
+    found, states = [_state(p) for p in x.placements], [_state(p) for p in wanted]
+    local, shape = x.to_local(), tuple(x.shape)
+    for m, line in enumerate(ranks.lines):
+        source, target = found[m], states[m]
+        others = {s.axis for s in (*found[:m], *found[m + 1 :]) if isinstance(s, Sharded)}
+        ends = {s.axis for s in (source, target) if isinstance(s, Sharded)}
+        if source is None or target is None or ends & others:
+            return x.redistribute(placements=wanted)
+        if source != target:
+            local = move(line, shape, len(shape), source, target, local)
+        found[m] = target
+    if arrays.may_share_memory(local, x.to_local()):
+        local = local.clone()  # the caller may go on writing into his array
+    return _dtensor(ranks, local, wanted, shape)
+
+
+def _state(placement: Any) -> State | None:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if type(placement) is Shard:
+        return Sharded(placement.dim)
+    if type(placement) is Partial and placement.reduce_op == "sum":
+        return PARTIAL
+    return REPLICATED if type(placement) is Replicate else None
 
 
 def _local_shape(placement: Placement, ranks: Ranks, shape: tuple[int, ...]) -> tuple[int, ...]:
