@@ -131,7 +131,9 @@ def dtensors_in_any_state_are_put(rank: int, world: int) -> None:
         if states.count(Shard(0)) + states.count(Shard(2)) > 1 and states[0] == states[1]:
             continue
         where = [Replicate() if state.is_partial() else state for state in states]
-        first = all(c == 0 for c, s in zip(mesh.get_coordinate(), states) if s.is_partial())
+        first = all(
+            c == 0 for c, s in zip(mesh.get_coordinate(), states, strict=True) if s.is_partial()
+        )
         local = distribute_tensor(torch.from_numpy(x), mesh, where).to_local() * first
         X = DTensor.from_local(
             local, mesh, states, run_check=False, shape=torch.Size(x.shape), stride=(12, 3, 1)
