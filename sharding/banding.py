@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from linops.algebra.blocks import extent, extent_of
 from linops.algebra.concatenation import Concatenation
@@ -22,7 +23,7 @@ from linops.space import Space
 from sharding.program import Program
 from sharding.steps import Compute, Loop
 
-__all__ = ["band_lengths", "banded", "looped", "may_loop"]
+__all__ = ["band_lengths", "banded", "bands", "looped", "may_loop"]
 
 
 def may_loop(leaf: Operator, name: str) -> bool:
@@ -75,25 +76,36 @@ def looped(program: Program, chunks: Mapping[str, int]) -> Program:
 
 def banded(operator: LinearOperator, name: str, length: int) -> LinearOperator:
     """The operator as one that runs in bands of `length` planes of an axis."""
-    n = extent(operator, name)
-    bands = [(lo, min(lo + length, n)) for lo in range(0, n, length)]
-    if len(bands) < 2:
+    blocks = bands(operator, name, length)
+    if len(blocks) < 2:
         return operator
     relation = operator.rule.relation(name)
-    terms = [_band(operator, name, lo, hi, relation) for lo, hi in bands]
+    n = extent(operator, name)
+    starts = range(0, n, length)
+    terms = [
+        block if relation is Relation.PRODUCED else block @ _reading(operator, name, lo, length)
+        for lo, block in zip(starts, blocks, strict=True)
+    ]
     if relation is Relation.CONTRACTED:
         return Sum(terms)
     return Concatenation(terms, positions(operator.rule.codomain, name)[0][1])
 
 
-def _band(
-    operator: LinearOperator, name: str, lo: int, hi: int, relation: Relation
-) -> LinearOperator:
-    block = operator.block(name, lo, hi)
-    assert isinstance(block, LinearOperator)
-    if relation is Relation.PRODUCED:
-        return block
-    if relation is Relation.ALIGNED:
+def bands(operator: LinearOperator, name: str, length: int) -> list[LinearOperator]:
+    """The blocks of the operator's bands of an axis; itself where there is one."""
+    n = extent(operator, name)
+    if n <= length:
+        return [operator]
+    return [
+        cast(LinearOperator, operator.block(name, lo, min(lo + length, n)))
+        for lo in range(0, n, length)
+    ]
+
+
+def _reading(operator: LinearOperator, name: str, lo: int, length: int) -> LinearOperator:
+    """The crop to the planes that a band reads."""
+    hi = min(lo + length, extent(operator, name))
+    if operator.rule.relation(name) is Relation.ALIGNED:
         first, last = operator._input_range(name, lo, hi)
     else:
         halo = operator.rule.halo(name)
@@ -103,9 +115,7 @@ def _band(
     # A band of what a padding adds reads no plane at all, and lies on either side of the array.
     first = min(max(first, 0), total)
     last = max(min(last, total), first)
-    crop = Crop.along(operator.domain, cuts, first, last, operator.rule.domain)
-    made: LinearOperator = block @ crop
-    return made
+    return Crop.along(operator.domain, cuts, first, last, operator.rule.domain)
 
 
 def band_lengths(n: int) -> Sequence[int]:

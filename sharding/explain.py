@@ -47,6 +47,8 @@ def explain(plan: Plan) -> str:
         from sharding.probe import verdict
 
         lines.append(f"  {verdict(plan.devices)}")
+    for name in ("forward", "adjoint")[: 1 if plan.adjoint is None else 2]:
+        lines.append(f"  a run of {name}: {plan.traffic(name == 'adjoint')}")
     lines += ["", "forward", *_table(plan.forward, peaks_of(plan, plan.forward))]
     if plan.adjoint is not None:
         lines += ["", "adjoint", *_table(plan.adjoint, peaks_of(plan, plan.adjoint))]

@@ -5,11 +5,13 @@ How it is decided is in `sharding/planner.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from linops.errors import PlacementError
 from linops.operator import Operator
 from linops.space import ProductSpace
 from sharding.assignment import Assignment
@@ -20,6 +22,7 @@ from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.program import Program
 from sharding.states import Replicated, Sharded, State, States
+from sharding.traffic import Stats, Traffic, expected
 
 __all__ = ["Plan", "Settings", "states_of"]
 
@@ -139,6 +142,18 @@ class Plan:
 
         return accounts(self)
 
+    @cached_property
+    def stats(self) -> Stats:
+        """What the runs of this plan have read, copied and added up so far."""
+        return Stats()
+
+    def traffic(self, adjoint: bool = False) -> Traffic:
+        """What one run of the forward program, or the adjoint one, reads, copies and adds up."""
+        program = self.adjoint if adjoint else self.forward
+        if program is None:
+            raise PlacementError(f"{self.operator.name} is not linear: it has no adjoint to run")
+        return expected(program, self.machine.shared, math.prod(self.batch))
+
     def explain(self) -> str:
         """A table: step, where, shape, halo, bytes moved, flops, peak memory."""
         from sharding.explain import explain
@@ -168,7 +183,7 @@ class Plan:
 
     def __getstate__(self) -> dict[str, Any]:
         # Engines are made again where the plan arrives.
-        made = ("_engine", "_prepared", "accounts", "footprint")
+        made = ("_engine", "_prepared", "accounts", "footprint", "stats")
         return {key: value for key, value in self.__dict__.items() if key not in made}
 
 

@@ -24,8 +24,10 @@ __all__ = [
     "States",
     "Windowed",
     "dual",
+    "overlaps",
     "real_range",
     "share_of",
+    "side_by_side",
 ]
 
 
@@ -113,3 +115,23 @@ def real_range(n: int, devices: int, i: int) -> tuple[int, int]:
     """The planes of `n` that device `i` of `devices` owns; the last shares may be empty."""
     share = share_of(n, devices)
     return min(i * share, n), min((i + 1) * share, n)
+
+
+def side_by_side(states: States) -> bool:
+    """Whether the devices' pieces lie side by side in one array."""
+    return not any(isinstance(s, (Partial, Windowed)) for s in states)
+
+
+def overlaps(
+    lo: int, hi: int, first: int, last: int, n: int, periodic: bool
+) -> list[tuple[int, int, int]]:
+    """Pieces `[begin, end)` of `[lo, hi)` that fall, shifted, into `[first, last)`."""
+    shifts = [0]
+    if periodic and n:
+        shifts = [-k * n for k in range(lo // n, (hi - 1) // n + 1)]
+    found = []
+    for shift in shifts:
+        begin, end = max(lo, first - shift), min(hi, last - shift)
+        if begin < end:
+            found.append((begin, end, shift))
+    return found

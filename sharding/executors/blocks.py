@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops.operator import LinearOperator, Operator
-from sharding.banding import banded
+from sharding.banding import banded, bands
 from sharding.states import real_range
 from sharding.steps import (
     Compute,
@@ -29,6 +29,7 @@ class Blocks:
     def __init__(self, mesh: tuple[int, ...], coordinates: Sequence[tuple[int, ...]]) -> None:
         self._mesh, self._coordinates = mesh, tuple(coordinates)
         self._made: dict[tuple[int, int], Operator | None] = {}
+        self._parts: dict[tuple[int, int], Sequence[Operator]] = {}
         self._lock = threading.Lock()
 
     def of(self, step: Compute, device: int) -> Operator | None:
@@ -40,6 +41,10 @@ class Blocks:
                     self._made[key] = self._make(step, device)
         return self._made[key]
 
+    def parts(self, step: Compute, device: int) -> Sequence[Operator]:
+        """The block of a leaf on a device, or the bands that it runs in."""
+        return self._parts.get((step.number, device), ())
+
     def fresh(self) -> Blocks:
         """The same leaves, their blocks made anew: for arrays that change or carry a graph."""
         return Blocks(self._mesh, self._coordinates)
@@ -47,6 +52,7 @@ class Blocks:
     def linearised(self, points: dict[tuple[int, int], Any]) -> Blocks:
         """Blocks of the Jacobians at the local inputs `points`, by leaf and device."""
         made = Blocks(self._mesh, self._coordinates)
+        made._parts = self._parts
         for key, block in self._made.items():
             if block is None or isinstance(block, LinearOperator):
                 made._made[key] = block
@@ -65,6 +71,8 @@ class Blocks:
             if lo == hi:
                 return None
             operator = operator.block(name, lo, hi)
+        self._parts[step.number, device] = (operator,)
         if isinstance(step, Loop) and isinstance(operator, LinearOperator):
+            self._parts[step.number, device] = bands(operator, *step.bands)
             return banded(operator, *step.bands)
         return operator

@@ -68,7 +68,10 @@ class Engine:
         """The outputs of a program for placed inputs; under a trace those of one program."""
         if self._is_traced(program, inputs):
             return self._traced.run(program, inputs)
-        return _Machine(self, program, None).run(inputs)
+        machine = _Machine(self, program, None)
+        made = machine.run(inputs)
+        self.plan.stats.ran(program, machine.batch)
+        return made
 
     def linearised(self, program: Program, inputs: Sequence[Array]) -> Any:
         """The engine with the Jacobians of nonlinear leaves where these inputs lead."""

@@ -7,7 +7,6 @@ run, in turn or side by side, is given by `spread`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -15,27 +14,26 @@ from typing import Any
 import numpy as np
 
 from linops import arrays, calling
-from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.functionals.functional import Functional
 from linops.operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.transforms.torch_function import recording
 from sharding.executors.blocks import Blocks
+from sharding.executors.spread import Spread, for_torch
+from sharding.executors.tally import Tally
 from sharding.executors.views import (
     added,
     along,
     among_zeros,
     index_of,
-    overlaps,
-    side_by_side,
     spread_out,
     transformed,
     view,
 )
 from sharding.mesh import groups
 from sharding.program import Program
-from sharding.states import Replicated, Sharded, Windowed, real_range
+from sharding.states import Replicated, Sharded, Windowed, overlaps, real_range, side_by_side
 from sharding.steps import (
     Add,
     AllGather,
@@ -51,16 +49,9 @@ from sharding.steps import (
     Step,
     Value,
 )
+from sharding.traffic import Traffic, wrapped
 
-__all__ = ["Spread", "in_turn", "run"]
-
-Spread = Callable[[Callable[[int], None], int], None]
-
-
-def in_turn(task: Callable[[int], None], n: int) -> None:
-    """Call `task(i)` for every device, one after the other."""
-    for i in range(n):
-        task(i)
+__all__ = ["run"]
 
 
 def run(
@@ -69,6 +60,7 @@ def run(
     blocks: Blocks,
     spread: Spread,
     points: dict[tuple[int, int], Any] | None = None,
+    count: Callable[[Traffic], None] | None = None,
 ) -> list[Array]:
     """The outputs of a program, whole arrays of the real shapes.
 
@@ -84,27 +76,16 @@ def run(
         `spread(task, n)` calls `task(i)` for every device.
     points
         Where to keep the local inputs of leaves that are not linear.
+    count
+        Told what the run read, copied and added up.
     """
     if arrays.is_torch(inputs[0]):
-        blocks, spread, inputs = _for_torch(program, blocks, spread, inputs)
+        blocks, spread, inputs = for_torch(program, blocks, spread, inputs)
     machine = _Machine(program, blocks, spread, points, inputs)
-    return machine.run(inputs)
-
-
-def _for_torch(
-    program: Program, blocks: Blocks, spread: Spread, inputs: Sequence[Array]
-) -> tuple[Blocks, Spread, Sequence[Array]]:
-    """Graphs are recorded in the caller's thread; where none is, workers record none either."""
-    no_grad = sys.modules["torch"].no_grad()
-    if any(recording(a) for step in program.computes() for a in leaves(step.operator)):
-        return blocks.fresh(), in_turn, inputs
-    if any(map(recording, inputs)):
-        return blocks, in_turn, inputs
-
-    def quietly(task: Callable[[int], None], n: int) -> None:
-        spread(no_grad(task), n)
-
-    return blocks, quietly, [x.detach() for x in inputs]
+    made = machine.run(inputs)
+    if count is not None:
+        count(machine.tally.total())
+    return made
 
 
 class _Held:
@@ -136,6 +117,7 @@ class _Machine:
         first = program.values[program.inputs[0]].space
         self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
         self.held: dict[int, _Held] = {}
+        self.tally = Tally(program, self.batch)
         self.left = list(program.readers)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -160,6 +142,7 @@ class _Machine:
     def _cut(self, k: int, x: Array) -> _Held:
         """Views of a whole array, one a device."""
         value = self.value(k)
+        self.tally.cut(k)
         return _Held([view(x, value, place) for place in self.program.places[k]], x)
 
     def _whole(self, k: int) -> Array:
@@ -207,6 +190,8 @@ class _Machine:
             parts = [source.pieces[device] for source in sources]
             made = self._apply(step, block, parts, device)
             for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
+                if whole is not None:
+                    self.tally.copied(part)
                 if whole is not None and mutable[j]:
                     place = self.program.places[step.outputs[j]][device]
                     view(whole, value, place)[...] = part
@@ -244,6 +229,7 @@ class _Machine:
     ) -> tuple[Array, ...]:
         source: AnySpace = block.codomain if step.adjoint else block.domain
         x = tuple(parts) if isinstance(source, ProductSpace) else parts[0]
+        self.tally.applied(step, self.blocks.parts(step, device), parts)
         if self.points is not None and not isinstance(block, LinearOperator):
             self.points[step.number, device] = x
         try:
@@ -264,7 +250,8 @@ class _Machine:
         value = self.value(out)
         parts = [self.held[k] for k in step.inputs]
         if side_by_side(value.states) or all(p.whole is not None for p in parts):
-            first, *others = (self._whole(k) for k in step.inputs)
+            first, *others = wholes = [self._whole(k) for k in step.inputs]
+            self.tally.reduced(wholes)
             for other in others:
                 first = first + other
             self.held[out] = self._cut(out, first)
@@ -272,6 +259,7 @@ class _Machine:
         sums: list[Array | None] = []
         for column in zip(*(p.pieces for p in parts), strict=True):
             there = [piece for piece in column if piece is not None]
+            self.tally.reduced(there)
             total = there[0] if there else None
             for piece in there[1:]:
                 total = total + piece
@@ -291,8 +279,12 @@ class _Machine:
             if all(piece is None for piece in there):
                 continue
             local = self._line(before, line, step.mesh_axis, there)
+            if isinstance(before.states[step.mesh_axis], Sharded):
+                self.tally.copied(local)
             for i, d in enumerate(line):
                 pieces[d] = along(local, after, step.mesh_axis, i, self.mesh)
+                if wrapped(self.program.places[out][d], after):
+                    self.tally.copied(pieces[d])
         return _Held(pieces)
 
     def _line(
@@ -330,6 +322,7 @@ class _Machine:
                     assert isinstance(state, (Sharded, Windowed))
                     shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
                     wide = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
+                    self.tally.copied(piece)
                     pieces[d] = spread_out(wide, piece, before, m, i, self.mesh)
         return _Held(pieces)
 
@@ -357,6 +350,7 @@ class _Machine:
             parts = [p for p in (source.pieces[other] for other in line) if p is not None]
             if cut:
                 parts = [along(part, after, m, i, self.mesh) for part in parts]
+            self.tally.reduced(parts)
             if whole is not None and in_place:
                 mine = view(whole, after, self.program.places[out][d])
                 mine[...] = parts[0] if parts else 0
@@ -410,6 +404,7 @@ class _Machine:
                 lo, hi = window.planes(i, n)
                 for begin, end, shift in overlaps(lo, hi, first, last, n, window.periodic):
                     part = arrays.narrow(piece, axis, begin - lo, end - lo)
+                    self.tally.reduced([part])
                     total = added(total, part, axis, begin + shift - first)
             pieces[d] = total
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from linops.arrays import Array
 from linops.compiled import pool
-from sharding.executors.interpreter import in_turn, run
+from sharding.executors.interpreter import run
 from sharding.executors.shared import SharedEngine
+from sharding.executors.spread import in_turn
 from sharding.program import Program
 
 __all__ = ["Engine"]
@@ -25,4 +26,4 @@ class Engine(SharedEngine):
         self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
     ) -> list[Array]:
         with pool.limit(1):
-            return run(program, inputs, self.blocks, in_turn, points)
+            return run(program, inputs, self.blocks, in_turn, points, self.plan.stats.add)

@@ -57,6 +57,7 @@ class Engine:
         self.blocks = blocks or Blocks(plan.mesh, plan.machine)
         self._points = points or {}
         self._linear = bool(points) or plan.forward.linear
+        self._bare = False  # whether its program knows its leaves no more
         self._ready: dict[int, tuple[Program, _Body, tuple[Array, ...]]] = {}
         self._pairs: dict[int, tuple[_Pair, bool, tuple[Array, ...]]] = {}
 
@@ -66,6 +67,9 @@ class Engine:
         traced = any(map(arrays.is_traced, (*inputs, *leaves)))
         if not traced:
             body.admit(inputs, leaves)
+            if not self._bare:
+                ndim = program.values[program.inputs[0]].space.ndim
+                self.plan.stats.ran(program, inputs[0].shape[: inputs[0].ndim - ndim])
             if not body.collective:
                 return list(body.compiled(*inputs, *leaves))
             return list(together(body.compiled, self.plan.mesh.devices, *inputs, *leaves))
@@ -105,7 +109,7 @@ class Engine:
     ) -> Engine:
         """The engine of a plan whose programs are those of these parts, with their arrays."""
         engine = cls(plan)
-        engine._linear = linear
+        engine._linear, engine._bare = linear, True
         for body, leaves in parts:
             engine._ready[2 * id(body.program)] = body.program, body, leaves
         return engine

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from linops import arrays
 from linops.arrays import Array
 from sharding.executors.blocks import Blocks
-from sharding.executors.interpreter import in_turn, run
+from sharding.executors.interpreter import run
+from sharding.executors.spread import in_turn
 from sharding.program import Program
 from sharding.states import real_range
+from sharding.traffic import Traffic
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -52,14 +54,16 @@ class SharedEngine(ABC):
         if not count:
             return self._execute(program, inputs, None)
         parts: list[list[Array] | None] = [None] * self.plan.mesh.size
+        counted: list[Traffic] = []
 
         def task(device: int) -> None:
             lo, hi = real_range(count, self.plan.mesh.size, device)
             if lo < hi:
                 share = [x[lo:hi] for x in inputs]
-                parts[device] = run(program, share, self.blocks, in_turn, None)
+                parts[device] = run(program, share, self.blocks, in_turn, None, counted.append)
 
         self._spread(task, self.plan.mesh.size)
+        self.plan.stats.add(sum(counted, Traffic()))
         there = [part for part in parts if part is not None]
         return [
             arrays.namespace(*column).concat(column, axis=0)

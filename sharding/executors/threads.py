@@ -27,4 +27,4 @@ class Engine(SharedEngine):
     def _execute(
         self, program: Program, inputs: Sequence[Array], points: dict[tuple[int, int], Any] | None
     ) -> list[Array]:
-        return run(program, inputs, self.blocks, pool.run, points)
+        return run(program, inputs, self.blocks, pool.run, points, self.plan.stats.add)

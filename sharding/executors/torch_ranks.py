@@ -69,6 +69,7 @@ class Engine:
             made = self._agreed(program, local, f"{shapes} {[x.dtype for x in inputs]}")
             if count is not None:
                 made = [self._moved(y, count, Sharded(0), REPLICATED) for y in made]
+            self.plan.stats.ran(program, batch)
             outs = [program.values[k] for k in program.outputs]
             # A leaf may hand its input through; placed results have memory of their own.
             made = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from linops import arrays
 from linops.arrays import Array
-from sharding.states import Partial, Sharded, States, Windowed, real_range
+from sharding.states import Sharded, Windowed, overlaps, real_range
 from sharding.steps import (
     Ranges,
     Value,
@@ -19,17 +19,10 @@ __all__ = [
     "along",
     "among_zeros",
     "index_of",
-    "overlaps",
-    "side_by_side",
     "spread_out",
     "transformed",
     "view",
 ]
-
-
-def side_by_side(states: States) -> bool:
-    """Whether the devices' pieces lie side by side in one array."""
-    return not any(isinstance(s, (Partial, Windowed)) for s in states)
 
 
 def transformed(x: Array) -> bool:
@@ -111,18 +104,3 @@ def added(wide: Array, part: Array, axis: int, at: int) -> Array:
         return wide
     index = (..., slice(at, stop), *(slice(None),) * (-axis - 1))
     return wide.at[index].add(part)
-
-
-def overlaps(
-    lo: int, hi: int, first: int, last: int, n: int, periodic: bool
-) -> list[tuple[int, int, int]]:
-    """Pieces `[begin, end)` of `[lo, hi)` that fall, shifted, into `[first, last)`."""
-    shifts = [0]
-    if periodic and n:
-        shifts = [-k * n for k in range(lo // n, (hi - 1) // n + 1)]
-    found = []
-    for shift in shifts:
-        begin, end = max(lo, first - shift), min(hi, last - shift)
-        if begin < end:
-            found.append((begin, end, shift))
-    return found
