@@ -58,5 +58,7 @@ class Tally:
         self._found.append(Traffic(reduced=sum(map(_bytes, parts))))
 
 
-def _bytes(x: Array) -> int:
+def _bytes(x: Any) -> int:
+    if not arrays.is_array(x):
+        return 8  # a number: the value of a functional
     return int(math.prod(x.shape) * arrays.dtype_of(x).itemsize)
