@@ -176,9 +176,12 @@ def _apart(program: Program) -> Traffic:
     for step in program.steps:
         sent = program.volume(step)
         if isinstance(step, Compute):
-            parts = _parts(program, step, (0,) * len(program.mesh), padded=True)
             n = math.prod(program.mesh)
-            total += Traffic(n * len(parts), n * read_by(parts, step.adjoint))
+            count, read = 1, sum(program.values[k].local_bytes(program.mesh) for k in step.inputs)
+            if isinstance(step, Loop):
+                parts = _parts(program, step, (0,) * len(program.mesh), padded=True)
+                count, read = len(parts), read_by(parts, step.adjoint)
+            total += Traffic(n * count, n * read)
         elif isinstance(step, (AllReduce, ReduceScatter, HaloAdd)):
             total += Traffic(reduced=sent)
         elif isinstance(step, Movement):
