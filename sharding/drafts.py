@@ -58,7 +58,7 @@ def draft(
     PlacementError
         Where no way of running the leaves joins the states that are asked for.
     """
-    request = request or Request((), {})
+    request = request or Request(("batch",) if mesh.by_batch else (), {})
     graph = graph or flatten(operator)
     decided: list[tuple[Assignment, int]] = []
     for m, n in enumerate(mesh.shape):

@@ -70,6 +70,16 @@ class Mesh:
         """The place of each device on the mesh, in the order of `devices`."""
         return tuple(product(*(range(n) for n in self.shape)))
 
+    @property
+    def by_batch(self) -> bool:
+        """Whether its devices share the leading axis of arrays: nothing else is cut then."""
+        return self.names == ("batch",)
+
+    def deals(self, batch: tuple[int, ...]) -> bool:
+        """Whether arrays with these batch axes in front lie in equal shares of the first one; where
+        it does not divide, every device has all of it."""
+        return self.by_batch and bool(batch) and batch[0] > 0 and batch[0] % self.size == 0
+
     def groups(self, axis: int) -> Iterator[tuple[int, ...]]:
         """The devices that differ in one coordinate only, in its order, by number."""
         yield from groups(self.shape, axis)

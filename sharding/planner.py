@@ -18,7 +18,7 @@ from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
 from sharding import banding, fusion, partitions
-from sharding.devices import choose, family, machine_of, of_ranks
+from sharding.devices import choose, machine_of, of_ranks
 from sharding.drafts import draft
 from sharding.graph import Graph, flatten
 from sharding.mesh import Mesh
@@ -55,8 +55,8 @@ def plan(
         `"threads"`, `"shard_map"`, `"torch"`, `"serial"`, or `"auto"`.
     partition
         `"auto"`, the name of an axis of a rule (`"view"`), a grid of two of them
-        (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each worker
-        thread or rank takes its share of the first leading axis.
+        (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each device
+        takes its share of the first leading axis.
     memory
         Bytes that each device may hold; by default nine tenths of what is free. Leaves that choose
         the size of their temporaries take at most a quarter of it.
@@ -119,8 +119,9 @@ def _chosen(
 ) -> Plan:
     """The plan for so many of the available devices as are worth having."""
     engine = settings.executor
-    if partition == "batch":
-        return _by_batch(A, available, settings)
+    if partition == "batch" or (isinstance(partition, Mapping) and "batch" in partition):
+        count = {"batch": None} if isinstance(partition, str) else partition
+        return _by_batch(A, available, settings, count, devices is None)
     # Ranks run all together: none of them is left out.
     fixed = None if devices is None and engine != "torch" else len(available)
     graph = flatten(A)
@@ -177,18 +178,26 @@ def _cheapest(
     return best
 
 
-def _by_batch(operator: Operator, available: tuple[Any, ...], settings: Settings) -> Plan:
+def _by_batch(
+    operator: Operator,
+    available: tuple[Any, ...],
+    settings: Settings,
+    partition: Mapping[str, int | None],
+    free: bool,
+) -> Plan:
     """A plan in which nothing is cut but the leading axis of the arrays."""
-    if family(available[0]) not in ("threads", "torch"):
+    count = partition["batch"] or len(available)
+    if free and settings.executor != "torch":
+        available = available[:count]
+    if len(partition) > 1 or count != len(available):
         raise PlacementError(
-            f"partition='batch' runs on worker threads and on ranks, not with executor "
-            f"{settings.executor!r} on {available[0]}: there, cut the leading axis of the array "
-            "itself"
+            f"partition {dict(partition)}: devices share the batch alone, and all of them, of which "
+            f"there are {len(available)}; take partition='batch'"
         )
     mesh = Mesh(available, (len(available),), ("batch",))
-    found = draft(operator, mesh, settings, partitions.Request(("batch",), {}))
+    found = draft(operator, mesh, settings)
     notes = (f"{len(available)} devices share the leading axis",)
-    return replace(found, by_batch=True, notes=notes)
+    return replace(found, notes=notes)
 
 
 def _idle(found: Plan) -> bool:

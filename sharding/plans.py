@@ -69,7 +69,6 @@ class Plan:
     domain_placements: tuple[Placement, ...]
     codomain_placements: tuple[Placement, ...]
     notes: tuple[str, ...]
-    by_batch: bool = False
 
     @property
     def domain_placement(self) -> Any:
@@ -110,6 +109,11 @@ class Plan:
     def probe(self) -> bool:
         """Whether copies between accelerators are tried out first."""
         return self.settings.probe
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether devices share the leading axis of arrays, and nothing else is cut."""
+        return self.mesh.by_batch
 
     @property
     def devices(self) -> tuple[Any, ...]:

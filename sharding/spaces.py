@@ -123,9 +123,9 @@ class PlacedSpace(Space):
         """`x`, within a trace held to its placement."""
         if not arrays.is_traced(x):
             return x
-        from sharding.homes.jax_devices import constrained
+        from sharding.homes.jax_devices import HOME
 
-        return constrained(x, self.placement.home.sharding(self.placement, x.ndim))
+        return HOME.pinned(self.placement, x)
 
     def _fits(self, x: Array) -> bool:
         """Whether the axes that are not cut have their lengths; those that are, `holds` knows."""

@@ -53,7 +53,9 @@ def prepared(plan: Plan) -> Any:
     found = plan.__dict__.get("_prepared")
     if found is None:
         kind = family(plan.devices[0])
-        module = import_module(f"sharding.executors.{_ENGINES[plan.executor, kind]}")
+        # By batch devices exchange nothing: one program is as good as a worker each.
+        name = "shard_map" if plan.by_batch and kind == "jax" else _ENGINES[plan.executor, kind]
+        module = import_module(f"sharding.executors.{name}")
         found = plan.__dict__["_prepared"] = module.Engine(plan)
     return found
 

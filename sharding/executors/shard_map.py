@@ -22,21 +22,21 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.errors import PlacementError
 from linops.functionals.functional import Functional
 from linops.operator import LinearOperator
-from linops.space import ProductSpace, Space
+from linops.space import ProductSpace
 from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpacked
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
+from sharding.executors.ends import End
 from sharding.executors.padded import Blocks, Slot, description
 from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked, together
 from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program
-from sharding.states import Partial, Sharded, Windowed
-from sharding.steps import Add, Compute, Extend, Movement, Slice, Value
+from sharding.states import share_of
+from sharding.steps import Add, Compute, Extend, Movement, Slice
 
 if TYPE_CHECKING:
     from sharding.planner import Plan
@@ -239,7 +239,7 @@ class _Body:
         self.collective = any(
             isinstance(step, Movement) and not isinstance(step, (Extend, Slice))
             for step in program.steps
-        )
+        ) or (mesh.by_batch and mesh.size > 1)
         self.program = replace(program, steps=bare)
         self.skeletons = [None if slot is None else (slot.skeleton, slot.linear) for slot in slots]
         self.counts = [0 if slot is None else len(slot.leaves[0]) for slot in slots]
@@ -265,7 +265,7 @@ class _Body:
             jax.ShapeDtypeStruct(
                 (*batch, *end.global_shape()),
                 end.value.space.dtype,
-                sharding=end.sharding(len(batch)),
+                sharding=end.sharding(tuple(batch)),
             )
             for end in map(self.ends, self.program.inputs)
         ]
@@ -278,9 +278,8 @@ class _Body:
         """What the compiler says that the program takes on each device."""
         key = tuple(x.shape for x in inputs)
         if key not in self._accounts:
-            values = [self.program.values[k] for k in self.program.inputs]
-            batch = math.prod(inputs[0].shape[: inputs[0].ndim - values[0].space.ndim])
-            read = batch * sum(value.local_bytes(self.mesh.shape) for value in values)
+            shares = [(math.prod(x.sharding.shard_shape(x.shape)), x.dtype) for x in inputs]
+            read = sum(entries * dtype.itemsize for entries, dtype in shares)
             self._accounts[key] = account_of(self.ahead(inputs, leaves), read)
         return self._accounts[key]
 
@@ -288,9 +287,9 @@ class _Body:
         """Refuse a run that the devices have no room for, before any of them has begun."""
         admit(self.mesh.devices, self.account(inputs, leaves))
 
-    def ends(self, k: int) -> _End:
+    def ends(self, k: int) -> End:
         """A value that comes in or goes out."""
-        return _End(self.mesh, self.program.values[k])
+        return End(self.mesh, self.program.values[k])
 
     def held(self, parts: Sequence[Array], ends: Sequence[int]) -> list[Array]:
         """Arrays with the shardings of the values, where a trace could forget them."""
@@ -298,7 +297,7 @@ class _Body:
         for part, k in zip(parts, ends, strict=True):
             end = self.ends(k)
             if arrays.is_traced(part):
-                part = constrained(part, end.sharding(part.ndim - end.value.space.ndim))
+                part = constrained(part, end.sharding(end.batch(part)))
             out.append(part)
         return out
 
@@ -309,12 +308,20 @@ class _Body:
         return constrained(leaf, named_sharding(self.mesh, everywhere, leaf.ndim))
 
     def _call(self, *operands: Array) -> tuple[Array, ...]:
+        import jax.numpy as jnp
         from jax.sharding import PartitionSpec
 
         program = self.program
         n = len(program.inputs)
-        first = self.ends(program.inputs[0])
-        batch = operands[0].ndim - first.value.space.ndim
+        batch = self.ends(program.inputs[0]).batch(operands[0])
+        wide = self._padded(batch)
+        if wide != batch:
+            # With a copy of the last member, for which everything is as finite as for itself.
+            more = wide[0] - batch[0]
+            operands = tuple(
+                jnp.concatenate([x, jnp.repeat(x[-1:], more, axis=0)]) if k < n else x
+                for k, x in enumerate(operands)
+            )
         rows = PartitionSpec(self.mesh.names)
         if self.points:
             outs: Any = tuple(
@@ -324,12 +331,25 @@ class _Body:
                 for _ in step.inputs
             )
         else:
-            outs = tuple(self.ends(k).spec(batch) for k in program.outputs)
+            outs = tuple(self.ends(k).sharding(wide).spec for k in program.outputs)
         specs = (
-            *(self.ends(k).spec(batch) for k in program.inputs),
+            *(self.ends(k).sharding(wide).spec for k in program.inputs),
             *[rows] * (len(operands) - n),
         )
-        return tuple(on_shards(self._local, self.mesh, specs, outs)(*operands))
+        made = tuple(on_shards(self._local, self.mesh, specs, outs)(*operands))
+        if wide == batch or self.points:
+            return made
+        ends = map(self.ends, program.outputs)
+        return tuple(
+            constrained(y[: batch[0]], end.sharding(batch))
+            for y, end in zip(made, ends, strict=True)
+        )
+
+    def _padded(self, batch: tuple[int, ...]) -> tuple[int, ...]:
+        """The batch axes of which devices take equal shares."""
+        if not self.mesh.by_batch or not batch:
+            return batch
+        return share_of(batch[0], self.mesh.size) * self.mesh.size, *batch[1:]
 
     def _local(self, *operands: Array) -> tuple[Array, ...]:
         """The program on one device."""
@@ -373,34 +393,6 @@ class _Body:
 
     def __hash__(self) -> int:
         return self._hash
-
-
-class _End:
-    """A value as the caller sees it: a global array of the padded shape."""
-
-    def __init__(self, mesh: Mesh, value: Value) -> None:
-        self.mesh, self.value = mesh, value
-        for state in value.states:
-            if isinstance(state, (Partial, Windowed)):
-                raise PlacementError(f"a program ends in {state}; only shares and copies leave it")
-        self.cut = tuple(s.axis if isinstance(s, Sharded) else None for s in value.states)
-
-    def global_shape(self) -> tuple[int, ...]:
-        shape = list(self.value.local_shape(self.mesh.shape))
-        for m, axis in enumerate(self.cut):
-            if axis is not None:
-                shape[axis] *= self.mesh.shape[m]
-        return tuple(shape)
-
-    def space(self) -> Space:
-        return Space(self.global_shape(), self.value.space.dtype)
-
-    def spec(self, batch: int) -> Any:
-        return self.sharding(batch).spec
-
-    def sharding(self, batch: int) -> Any:
-        cut = tuple(None if axis is None else batch + axis for axis in self.cut)
-        return named_sharding(self.mesh, cut, batch + self.value.space.ndim)
 
 
 def applied(

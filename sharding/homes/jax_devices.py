@@ -56,7 +56,7 @@ class JaxDevices:
         if arrays.is_traced(x):
             target = placement.padded_shape(tuple(x.shape))
             widths = [(0, wide - n) for wide, n in zip(target, x.shape, strict=True)]
-            return constrained(jax.numpy.pad(x, widths), self.sharding(placement, x.ndim))
+            return constrained(jax.numpy.pad(x, widths), self.lies(placement, target))
         with jax.ensure_compile_time_eval():
             return _in_shares(placement, x)
 
@@ -92,7 +92,7 @@ class JaxDevices:
         if arrays.is_traced(x):
             # Its type names the mesh where it came from one; a padded length says it too.
             return shape != placement.real_shape(shape) or _knows(x, placement.mesh)
-        return bool(x.sharding.is_equivalent_to(self.sharding(placement, x.ndim), x.ndim))
+        return bool(x.sharding.is_equivalent_to(self.lies(placement, shape), x.ndim))
 
     def forbid(self, placement: Placement, x: Any) -> None:
         """Raise where `x` lies in shares of another placement."""
@@ -102,7 +102,7 @@ class JaxDevices:
         """An element with the placement's own sharding: no `Explicit` mesh stays in its type."""
         if not jax_arrivals.typed_elsewhere(x):
             return x
-        sharding = self.sharding(placement, x.ndim)
+        sharding = self.lies(placement, tuple(x.shape))
         if arrays.is_traced(x):
             return constrained(x, sharding)
         assert placement.mesh is not None
@@ -124,7 +124,8 @@ class JaxDevices:
                     with jax.default_device(device):
                         part = _padded(jax.numpy.full(real, value, dtype), padding)
                     parts.append(send(part, device))
-        return joined(placement.padded_shape(shape), self.sharding(placement, len(shape)), parts)
+        padded = placement.padded_shape(shape)
+        return joined(padded, self.lies(placement, padded), parts)
 
     def mask(self, placement: Placement, ndim: int) -> Any:
         """Booleans of the padded lengths along the cut axes, length 1 along the others."""
@@ -139,6 +140,13 @@ class JaxDevices:
         assert placement.mesh is not None
         cut = [None if a is None else placement.position(a, ndim) for a in placement.axes]
         return named_sharding(placement.mesh, tuple(cut), ndim)
+
+    def lies(self, placement: Placement, shape: tuple[int, ...]) -> Any:
+        """The `NamedSharding` of an array of this padded shape, batch axes in front."""
+        assert placement.mesh is not None
+        if placement.mesh.deals(_batch(placement, shape)):
+            return named_sharding(placement.mesh, (0,), len(shape))
+        return self.sharding(placement, len(shape))
 
     def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         """One reduction in one program: padding is left out, whatever stands there."""
@@ -167,7 +175,11 @@ class JaxDevices:
 
     def _held(self, placement: Placement, x: Any) -> Any:
         x = placement.put(x)
-        return constrained(x, self.sharding(placement, x.ndim)) if arrays.is_traced(x) else x
+        return self.pinned(placement, x) if arrays.is_traced(x) else x
+
+    def pinned(self, placement: Placement, x: Any) -> Any:
+        """A traced element, held to its devices."""
+        return constrained(x, self.lies(placement, tuple(x.shape)))
 
 
 HOME = JaxDevices()
@@ -368,7 +380,15 @@ def _cut(
         index[position] = slice(lo, hi)
         first, last = wide[axis]
         padding[position] = (0, last - first - (hi - lo))
+    assert placement.mesh is not None
+    if placement.mesh.deals(_batch(placement, shape)):
+        share = shape[0] // placement.mesh.size
+        index[0] = slice(number * share, (number + 1) * share)
     return tuple(index), padding
+
+
+def _batch(placement: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape[: len(shape) - placement.ndim] if placement.ndim is not None else ()
 
 
 def _in_shares(placement: Placement, x: Any) -> Any:
@@ -384,7 +404,8 @@ def _in_shares(placement: Placement, x: Any) -> Any:
         for number, device in enumerate(placement.devices)
         if _is_here(device)
     ]
-    return joined(placement.padded_shape(tuple(x.shape)), HOME.sharding(placement, x.ndim), made)
+    padded = placement.padded_shape(tuple(x.shape))
+    return joined(padded, HOME.lies(placement, padded), made)
 
 
 def _share(placement: Placement, x: Any, number: int, device: Any) -> Any:

@@ -55,6 +55,9 @@ def program(terms: tuple[tuple[Placement, int], ...], ordered: bool) -> Any:
         return _combined(rows, lines, mesh, names, ordered)
 
     def run(*operands: Any) -> Any:
+        if mesh.by_batch:  # members lie on one device each, or all on all
+            pairs = zip(lines, operands[::2], operands[1::2], strict=True)
+            return tuple(paired_dot(a, b, line.ndim, ordered) for line, a, b in pairs)
         inside = [line.spec(x) for line, x in zip(_twice(lines), operands, strict=True)]
         found = on_shards(body, mesh, tuple(inside), PartitionSpec())(*operands)
         return tuple(zip(found[::2], found[1::2], strict=True))
