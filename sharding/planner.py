@@ -120,8 +120,8 @@ def _chosen(
     """The plan for so many of the available devices as are worth having."""
     engine = settings.executor
     if partition == "batch" or (isinstance(partition, Mapping) and "batch" in partition):
-        count = {"batch": None} if isinstance(partition, str) else partition
-        return _by_batch(A, available, settings, count, devices is None)
+        asked = {"batch": None} if isinstance(partition, str) else partition
+        return _by_batch(A, available, settings, asked, devices is None)
     # Ranks run all together: none of them is left out.
     fixed = None if devices is None and engine != "torch" else len(available)
     graph = flatten(A)
@@ -191,8 +191,8 @@ def _by_batch(
         available = available[:count]
     if len(partition) > 1 or count != len(available):
         raise PlacementError(
-            f"partition {dict(partition)}: devices share the batch alone, and all of them, of which "
-            f"there are {len(available)}; take partition='batch'"
+            f"partition {dict(partition)}: devices share the batch alone, and all "
+            f"{len(available)} of them; take partition='batch'"
         )
     mesh = Mesh(available, (len(available),), ("batch",))
     found = draft(operator, mesh, settings)

@@ -109,7 +109,7 @@ def test_solvers_functionals_and_jacobians() -> None:
 
 def test_requests() -> None:
     A = compositions.projector()
-    assert plan(A, partition={"batch": 2}).mesh.shape == (2,)
-    for partition, devices in (({"batch": 2}, 3), ({"batch": 2, "view": 2}, None)):
+    assert plan(A, devices=2, partition={"batch": 2}).mesh.shape == (2,)
+    for partition, devices in (({"batch": 2}, 3), ({"batch": 2, "view": 2}, 4)):
         with pytest.raises(PlacementError, match="batch"):
             plan(A, devices=devices, partition=partition)
