@@ -46,6 +46,7 @@ __all__ = [
     "narrow",
     "on_host",
     "ones",
+    "put_last",
     "requires_gradient",
     "resident",
     "row_major",
@@ -461,6 +462,8 @@ def row_major(x: Array) -> Array:
 
 def take_last(x: Array, index: Array) -> Array:
     """Entries `index` of the last axis, zero where the index is -1."""
+    if x.shape[-1] == 0:
+        return zeros((*x.shape[:-1], index.shape[0]), dtype_of(x), x)
     if is_numpy(x):
         index = to_numpy(index)
         out = x[..., np.maximum(index, 0)]
@@ -517,6 +520,24 @@ def add_at(out: Array, row: Any, values: Array, index: Array) -> Array:
     else:
         out[row, ...] += _scatter_rounds(values, to_numpy(index), out.shape[1])
     return out
+
+
+def put_last(x: Array, index: Array, values: Array) -> Array:
+    """`x` with its entries `index` of the last axis replaced; no position twice, -1 is inert.
+
+    It is written in place where the library writes: go on with what is returned.
+    """
+    if is_jax(x):
+        jnp = sys.modules["jax"].numpy
+        return x.at[..., jnp.where(index < 0, x.shape[-1], index)].set(values, mode="drop")
+    index = convert(index, x)
+    kept = index >= 0
+    if is_numpy(x) or is_torch(x):
+        x[..., index[kept]] = values[..., kept]
+        return x
+    xp, size = namespace(x), x.shape[-1]
+    there = scatter_add(xp.astype(kept, x.dtype), index, size) != 0
+    return xp.where(there, scatter_add(values, index, size), x)
 
 
 def loop(

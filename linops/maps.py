@@ -268,6 +268,10 @@ class Operator(ABC):
         halo = self.rule.halo(axis)
         return start - halo, stop + halo
 
+    def _member_range(self, member: int, axis: str, start: int, stop: int) -> tuple[int, int]:
+        """The same for one member of the domain, where some need fewer planes than others."""
+        return self._input_range(axis, start, stop)
+
     def _within(self, memory: float) -> Operator:
         """The same with temporaries of at most so many bytes; itself where it has no choice."""
         return self

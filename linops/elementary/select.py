@@ -17,7 +17,7 @@ from linops.operator import LinearOperator
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
 
-__all__ = ["Restriction", "Scatter", "indexed_axes"]
+__all__ = ["Restriction", "Scatter", "indexed_axes", "shifted"]
 
 
 class Scatter(LinearOperator):
@@ -134,6 +134,20 @@ def indexed_axes(space: Space, axes: tuple[str | int, ...] | None) -> tuple[int,
     return numbers
 
 
+def shifted(
+    index: Array, shape: tuple[int, ...], axes: tuple[int, ...], number: int, start: int, stop: int
+) -> Array:
+    """Positions along `axes` counted in planes `start` to `stop` of one of them; -1 outside."""
+    place = axes.index(number)
+    stride = math.prod(shape[a] for a in axes[place + 1 :])
+    xp = arrays.namespace(index)
+    before, rest = index // (stride * shape[number]), index % (stride * shape[number])
+    plane = rest // stride - start
+    inside = (index >= 0) & (plane >= 0) & (plane < stop - start)
+    moved = (before * (stop - start) + plane) * stride + rest % stride
+    return xp.where(inside, moved, xp.zeros_like(index) - 1)
+
+
 def _checked(index: Any, size: int) -> Array:
     if not arrays.is_array(index):
         index = np.asarray(index)
@@ -207,11 +221,15 @@ def _block_of(
     if axis == small[0][-1].name:
         return None if padded else cls(space, operator.index[start:stop], operator._axes)
     cuts = cuts_named(Rule((_names_of(space),), ()), axis)
-    if not cuts or cuts[0][1] in operator._axes:
+    if not cuts:
         return None
-    n = space.shape[cuts[0][1]]
-    block = cls(resized(space, cuts, stop - start), operator.index, operator._axes)
-    if not padded:
+    number = cuts[0][1]
+    n = space.shape[number]
+    index = operator.index
+    if number in operator._axes:
+        index = shifted(index, space.shape, operator._axes, number, start, stop)
+    block = cls(resized(space, cuts, stop - start), index, operator._axes)
+    if not padded or number in operator._axes:
         return block  # type: ignore[no-any-return]
     from linops.algebra.product import Product
 

@@ -16,7 +16,6 @@ from linops.elementary.windows import Crop
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain, positive_number
 from linops.functionals.quadratic import Quadratic
-from linops.functionals.restricted import Restricted, RestrictedSum
 from linops.functionals.translation import Translation
 from linops.operator import LinearOperator, Operator
 from linops.rule import Rule
@@ -50,8 +49,9 @@ class SumFunctional(Functional):
             total = total + term.surrogate(x)
         return total
 
-    def restrict(self, index: Any) -> Restricted:
-        return RestrictedSum(self, index, [(None, term.restrict(index)) for term in self.terms])
+    def _rows(self, index: Any) -> tuple[Operator, Operator]:
+        terms, forms = zip(*(term._rows(index) for term in self.terms), strict=True)
+        return nonlinear.summed(*terms), nonlinear.summed(*forms)
 
     def _value(self, x: Any) -> Any:
         values = [term(x) for term in self.terms]
@@ -111,8 +111,9 @@ class ScaledFunctional(Functional):
         multiple: LinearOperator = scale(self.factor, self.base.surrogate(x))
         return multiple
 
-    def restrict(self, index: Any) -> Restricted:
-        return RestrictedSum(self, index, [(self.factor, self.base.restrict(index))])
+    def _rows(self, index: Any) -> tuple[Operator, Operator]:
+        terms, form = self.base._rows(index)
+        return nonlinear.scaled(self.factor, terms), nonlinear.scaled(self.factor, form)
 
     def _value(self, x: Any) -> Any:
         return self.factor * self.base(x)

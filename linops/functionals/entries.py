@@ -58,6 +58,13 @@ class Entries(Functional):
         block, mask = self._cut(axis, start, stop, padded)
         return mask @ block.gradient if padded else block.gradient  # type: ignore[no-any-return]
 
+    def _rows(self, index: Any) -> tuple[Operator, Operator]:
+        if self._whole:
+            return super()._rows(index)
+        from linops.functionals.entry_rows import EntryForm, EntryTerms
+
+        return EntryTerms(self, index), EntryForm(self, index)
+
     def _cut(self, axis: str, start: int, stop: int, padded: bool) -> tuple[Any, Any]:
         space = self._space
         position = [one.name for one in self.rule.domain[0]].index(axis)

@@ -129,9 +129,11 @@ class Functional(Operator):
             Flat positions along the last two axes of the domain (the only one in one
             dimension), as for `LinearOperator.columns`; -1 is inert.
         """
+        from linops.elementary.select import Restriction
         from linops.functionals.restricted import Restricted
 
-        return Restricted(self, index)
+        picks = Restriction(plain(self.domain, f"{self.name}.restrict"), index)
+        return Restricted(self, picks, *self._rows(picks.index))
 
     def shifted(self, shift: Any) -> Functional:
         """`x -> f(x - shift)`, for an element of the domain."""
@@ -194,6 +196,12 @@ class Functional(Operator):
 
     def _make_gradient(self) -> Operator:
         return GradientMap(self)
+
+    def _rows(self, index: Any) -> tuple[Operator, Operator]:
+        """`terms` and `form` of `Restricted`."""
+        from linops.functionals.restricted import RestrictedForm, RestrictedTerms
+
+        return RestrictedTerms(self, index), RestrictedForm(self, index)
 
     def _gradient_rule(self) -> Rule:
         return Rule(self.rule.domain, bare(self.rule.domain), self.rule.arrays)

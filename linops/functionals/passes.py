@@ -21,7 +21,7 @@ __all__ = [
     "form",
     "form_diagonal",
     "gradient",
-    "subset_quadratic",
+    "subset_form",
     "subset_terms",
     "tv_diagonal",
     "tv_form",
@@ -234,33 +234,41 @@ def form_diagonal(x: Any, b0: Any, b1: Any, b2: Any, parameters: Any, out: Any) 
 
 @_jit
 def subset_terms(
-    x: Any, index: Any, neighbours: Any, weights: Any, parameters: Any, gradient: Any, diagonal: Any
+    x: Any,
+    rows: Any,
+    first: Any,
+    index: Any,
+    neighbours: Any,
+    weights: Any,
+    parameters: Any,
+    gradient: Any,
+    diagonal: Any,
 ) -> None:
     """Gradient and curvature at positions `index` of every slice of `x`, shape (slices, plane).
 
-    `neighbours` holds for each position the four in the plane (y-1, y+1, x-1, x+1), -1 for none;
-    `weights` the three b, slices first. Entries of inert positions are written as zeros.
+    `rows`, (slices with neighbours, positions), holds x there; slice 0 of x is slice `first` of
+    them. `neighbours`, (4, positions), holds those in the plane (y-1, y+1, x-1, x+1), -1 for
+    none; `weights` the three b, slices first. Entries of inert positions are written as zeros.
     """
-    slices = x.shape[0]
     zero = x.dtype.type(0)
-    for z in range(slices):
+    for z in range(x.shape[0]):
+        k = z + first
         for s in range(index.shape[0]):
             g = c = zero
-            here = index[s]
-            if here >= 0:
-                centre = x[z, here]
-                if z > 0:
-                    d = centre - x[z - 1, here]
+            if index[s] >= 0:
+                centre = rows[k, s]
+                if k > 0:
+                    d = centre - rows[k - 1, s]
                     m = _curvature(d, parameters)
                     c += weights[0] * m
                     g += weights[0] * _slope(d, m, parameters)
-                if z + 1 < slices:
-                    d = centre - x[z + 1, here]
+                if k + 1 < rows.shape[0]:
+                    d = centre - rows[k + 1, s]
                     m = _curvature(d, parameters)
                     c += weights[0] * m
                     g += weights[0] * _slope(d, m, parameters)
                 for way in range(4):
-                    there = neighbours[s, way]
+                    there = neighbours[way, s]
                     if there >= 0:
                         d = centre - x[z, there]
                         m = _curvature(d, parameters)
@@ -271,31 +279,37 @@ def subset_terms(
 
 
 @_jit
-def subset_quadratic(
-    x: Any, d: Any, index: Any, neighbours: Any, inner: Any, weights: Any, parameters: Any
-) -> float:
-    """`<d, S(x) d>` for d on a subset, in float64; `inner` are the neighbours' places in it."""
-    slices = x.shape[0]
+def subset_form(
+    x: Any,
+    rows: Any,
+    d: Any,
+    first: Any,
+    index: Any,
+    neighbours: Any,
+    inner: Any,
+    weights: Any,
+    parameters: Any,
+    out: Any,
+) -> None:
+    """Rows of `S(x) d` for d on a subset, laid out as `rows`; `inner` are the neighbours' places
+    in it. The rest as for `subset_terms`."""
     zero = x.dtype.type(0)
-    total = 0.0
-    for z in range(slices):
+    for z in range(x.shape[0]):
+        k = z + first
         for s in range(index.shape[0]):
-            here = index[s]
-            if here < 0:
-                continue
-            centre, move = x[z, here], d[z, s]
             f = zero
-            if z > 0:
-                m = weights[0] * _curvature(centre - x[z - 1, here], parameters)
-                f += m * (move - d[z - 1, s])
-            if z + 1 < slices:
-                m = weights[0] * _curvature(centre - x[z + 1, here], parameters)
-                f += m * (move - d[z + 1, s])
-            for way in range(4):
-                there = neighbours[s, way]
-                if there >= 0:
-                    m = weights[1 + way // 2] * _curvature(centre - x[z, there], parameters)
-                    other = inner[s, way]
-                    f += m * (move - d[z, other]) if other >= 0 else m * move
-            total += np.float64(move) * np.float64(f)
-    return total
+            if index[s] >= 0:
+                centre, move = rows[k, s], d[k, s]
+                if k > 0:
+                    m = weights[0] * _curvature(centre - rows[k - 1, s], parameters)
+                    f += m * (move - d[k - 1, s])
+                if k + 1 < rows.shape[0]:
+                    m = weights[0] * _curvature(centre - rows[k + 1, s], parameters)
+                    f += m * (move - d[k + 1, s])
+                for way in range(4):
+                    there = neighbours[way, s]
+                    if there >= 0:
+                        m = weights[1 + way // 2] * _curvature(centre - x[z, there], parameters)
+                        other = inner[way, s]
+                        f += m * (move - d[k, other]) if other >= 0 else m * move
+            out[z, s] = f

@@ -18,7 +18,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.functionals.differences import Differences, compilable, narrow_pair, passes, volume
 from linops.functionals.functional import recorded
-from linops.functionals.restricted import Restricted
+from linops.operator import Operator
 from linops.space import Space
 
 __all__ = ["QGGMRF"]
@@ -124,8 +124,10 @@ class QGGMRF(Differences):
         m = m / self.sigma_x / self.sigma_x
         return m if p == 2 else m * t ** (p - 2.0)
 
-    def restrict(self, index: Any) -> Restricted:
-        return _RestrictedQGGMRF(self, index)
+    def _rows(self, index: Any) -> tuple[Operator, Operator]:
+        from linops.functionals.qggmrf_rows import QGGMRFForm, QGGMRFTerms
+
+        return QGGMRFTerms(self, index), QGGMRFForm(self, index)
 
     def _value(self, x: Array) -> Any:
         if self._compilable(x):
@@ -249,143 +251,6 @@ class QGGMRF(Differences):
             1.0,
         )
         return tuple(map(kind, (*numbers, _largest(self.domain.dtype))))
-
-
-class _RestrictedQGGMRF(Restricted):
-    """Rows at a cost in proportion to the subset; neighbours come from all of x."""
-
-    functional: QGGMRF
-
-    def __init__(self, functional: QGGMRF, index: Any) -> None:
-        super().__init__(functional, index)
-        space = functional._space
-        self._plane = (1,) * (2 - min(space.ndim, 2)) + space.shape[-2:]
-        host = np.ascontiguousarray(arrays.to_numpy(index), np.int64)
-        self._index = host
-        self._neighbours = _neighbours(host, self._plane)
-        self._inner = _places(host, self._neighbours)
-
-    def terms(self, x: Array) -> tuple[Array, Array]:
-        functional = self.functional
-        if functional._compilable(x):
-            x2 = self._slices(x)
-            shape = (x2.shape[0], self._index.shape[0])
-            gradient, diagonal = np.empty(shape, x2.dtype), np.empty(shape, x2.dtype)
-            passes().subset_terms(
-                x2,
-                self._index,
-                self._neighbours,
-                functional._weights3(),
-                functional._parameters(),
-                gradient,
-                diagonal,
-            )
-            return self._back(gradient, x), self._back(diagonal, x)
-        flat, here = self._gathered(x)
-        xp = arrays.namespace(x)
-        gradient, diagonal = xp.zeros_like(here), xp.zeros_like(here)
-        for b, d, inside, _ in self._pairs(flat, here, None):
-            m = b * functional.curvature(d) * inside
-            diagonal = diagonal + m
-            gradient = gradient + b * functional.influence(d) * inside
-        for axis, b in self._outer():
-            low, high = narrow_pair(here, axis)
-            valid = arrays.cast(
-                xp.asarray(arrays.convert(self._index >= 0, x)), functional.domain.dtype
-            )
-            m = b * functional.curvature(high - low) * valid
-            flow = b * functional.influence(high - low) * valid
-            up, down = arrays.widen(flow, axis, 1, 0), arrays.widen(flow, axis, 0, 1)
-            gradient = gradient + up - down
-            diagonal = diagonal + arrays.widen(m, axis, 1, 0) + arrays.widen(m, axis, 0, 1)
-        return gradient, diagonal
-
-    def quadratic(self, x: Array, d: Array) -> Array:
-        functional = self.functional
-        if functional._compilable(x) and (type(d) is np.ndarray or arrays.is_torch(d)):
-            x2 = self._slices(x)
-            d2 = np.ascontiguousarray(arrays.to_numpy(d)).reshape(x2.shape[0], -1)
-            value = passes().subset_quadratic(
-                x2,
-                d2,
-                self._index,
-                self._neighbours,
-                self._inner,
-                functional._weights3(),
-                functional._parameters(),
-            )
-            return arrays.convert(np.asarray(value), d)
-        return arrays.namespace(d).sum(d * self.form(x, d))
-
-    def form(self, x: Array, d: Array) -> Array:
-        functional = self.functional
-        flat, here = self._gathered(x)
-        total = arrays.namespace(x).zeros_like(here)
-        for b, difference, inside, other in self._pairs(flat, here, d):
-            total = total + b * functional.curvature(difference) * inside * (d - other)
-        for axis, b in self._outer():
-            low, high = narrow_pair(here, axis)
-            d_low, d_high = narrow_pair(d, axis)
-            flow = b * functional.curvature(high - low) * (d_high - d_low)
-            total = total + arrays.widen(flow, axis, 1, 0) - arrays.widen(flow, axis, 0, 1)
-        return total
-
-    def _slices(self, x: Array) -> np.ndarray:
-        return volume(x).reshape(-1, self._plane[0] * self._plane[1])
-
-    def _back(self, values: np.ndarray, like: Array) -> Array:
-        return arrays.convert(values.reshape(self.domain.shape), like)
-
-    def _gathered(self, x: Array) -> tuple[Array, Array]:
-        xp = arrays.namespace(x)
-        others: Any = self.domain.shape[:-1]
-        flat = xp.reshape(x, (*others, self._plane[0] * self._plane[1]))
-        return flat, arrays.take_last(flat, self._index)
-
-    def _pairs(self, flat: Array, here: Array, d: Array | None) -> Any:
-        """For each neighbour in the plane: b, difference, 1 where it exists, its move."""
-        b = (0.0,) * (2 - min(self.functional._space.ndim, 2)) + self.functional.b[-2:]
-        dtype = self.functional._space.dtype
-        for way in range(4):
-            if b[way // 2] == 0:
-                continue
-            there = np.ascontiguousarray(self._neighbours[:, way])
-            inside = arrays.cast(arrays.convert(there >= 0, here), dtype)
-            other = None
-            if d is not None:
-                other = arrays.take_last(d, np.ascontiguousarray(self._inner[:, way]))
-            yield b[way // 2], (here - arrays.take_last(flat, there)) * inside, inside, other
-
-    def _outer(self) -> list[tuple[int, float]]:
-        n = self.functional._space.ndim
-        # Axis a of the domain is axis a of `(others, s)`, counted from the end below.
-        return [
-            (a - (n - 1), self.functional.b[a])
-            for a in range(n - 2)
-            if self.functional._space.shape[a] > 1 and self.functional.b[a] > 0
-        ]
-
-
-def _neighbours(index: np.ndarray, plane: tuple[int, ...]) -> np.ndarray:
-    ny, nx = plane
-    y, x = np.divmod(index, nx)
-    real = index >= 0
-    ways = (
-        (real & (y > 0), -nx),
-        (real & (y < ny - 1), nx),
-        (real & (x > 0), -1),
-        (real & (x < nx - 1), 1),
-    )
-    return np.stack([np.where(there, index + step, -1) for there, step in ways], axis=1)
-
-
-def _places(index: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
-    if not index.size:
-        return np.full(neighbours.shape, -1, np.int64)
-    order = np.argsort(index, kind="stable")
-    at = np.minimum(np.searchsorted(index[order], neighbours), index.size - 1)
-    found = order[at]
-    return np.where((neighbours >= 0) & (index[found] == neighbours), found, -1)
 
 
 def _tail(x: Array, ndim: int) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
-from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator
 from linops.space import Space
 
@@ -56,9 +55,6 @@ class Quadratic(Entries):
         operator: LinearOperator = self.weight * Identity(self.domain)
         return operator
 
-    def restrict(self, index: Any) -> Restricted:
-        return _RestrictedQuadratic(self, index)
-
     def _value(self, x: Array) -> Any:
         d = self._deviation(x)
         return 0.5 * self.weight * self.domain.inner(d, d)
@@ -78,21 +74,3 @@ class Quadratic(Entries):
 
     def _deviation(self, x: Array) -> Array:
         return x if self.center is None else x - self._table("center", x)
-
-
-class _RestrictedQuadratic(Restricted):
-    functional: Quadratic
-
-    def terms(self, x: Array) -> tuple[Array, Array]:
-        gather = self._scatter.H
-        deviation = gather @ x
-        if self.functional.center is not None:
-            deviation = deviation - gather @ self.functional._table("center", x)
-        xp = arrays.namespace(x)
-        return (
-            self.functional.weight * deviation,
-            xp.ones_like(deviation) * self.functional.weight,
-        )
-
-    def quadratic(self, x: Array, d: Array) -> Array:
-        return self.functional.weight * arrays.namespace(d).sum(d * d)
