@@ -124,6 +124,7 @@ class Lowered(LinearOperator):
             base.columns(index, axes),
             entries=[picked(states, ndim, axes)],
             exits=_states(self.plan.codomain_placements),
+            key=("columns", index.shape[0], axes),
         )
         return lower(again)  # type: ignore[return-value]
 
@@ -229,16 +230,12 @@ class LoweredFunctional(Functional):
         return self.plan.operator
 
     def restrict(self, index: Any) -> Restricted:
-        """The functional seen from a subset of positions; ranks see it from their own parts."""
-        kind = family(self.plan.devices[0])
-        if kind == "threads" or (
-            kind == "jax" and not any(a is not None for a in self.plan.domain_placements[0].axes)
-        ):
+        """The functional seen from a subset of positions, by each device from its own planes."""
+        if family(self.plan.devices[0]) == "threads":
             return self.base.restrict(index)
-        from sharding import restricted
+        from sharding.restricted import LoweredRestricted
 
-        made = restricted.LoweredRestricted if kind == "torch" else restricted.GatheredRestricted
-        return made(self.plan, index)
+        return LoweredRestricted(self, index)
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The surrogate at x, lowered with the same placement."""

@@ -8,6 +8,7 @@ or, if it is linear, on partial sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from linops.algebra.relations import positions
 from linops.operator import LinearOperator, Operator
@@ -80,18 +81,20 @@ def _cut(operator: Operator, name: str, devices: int) -> Option | None:
             return None
         halo = rule.halo(name)
         window = _window(n, n, devices, lambda lo, hi: (lo - halo, hi + halo), rule.periodic(name))
-        return Option(name, _reads(left, ins, window), (PARTIAL,) * outs)
+        reads_of_all = tuple(_read(left, member, window) for member in range(ins))
+        return Option(name, reads_of_all, (PARTIAL,) * outs)
     total = _extents(operator.codomain, right)
     if total is None or len(right) < outs:
         return None
 
-    def wanted(lo: int, hi: int) -> tuple[int, int]:
-        return operator._input_range(name, lo, hi)
-
-    window = _window(n, total, devices, wanted, rule.periodic(name))
-    if window is not None and len({hi - lo for lo, hi in window[1]}) > 1:
-        return None
-    return Option(name, _reads(left, ins, window), tuple(Sharded(right[m]) for m in range(outs)))
+    reads: list[State] = []
+    for member in range(ins):
+        wanted = partial(operator._member_range, member, name)
+        window = _window(n, total, devices, wanted, rule.periodic(name))
+        if window is not None and len({hi - lo for lo, hi in window[1]}) > 1:
+            return None
+        reads.append(_read(left, member, window))
+    return Option(name, tuple(reads), tuple(Sharded(right[m]) for m in range(outs)))
 
 
 _Ranges = tuple[tuple[int, int], ...]
@@ -114,18 +117,12 @@ def _window(
     return tuple(real), tuple(padded), periodic
 
 
-def _reads(
-    left: dict[int, int], count: int, window: tuple[_Ranges, _Ranges, bool] | None
-) -> tuple[State, ...]:
-    states: list[State] = []
-    for m in range(count):
-        if m not in left:
-            states.append(REPLICATED)
-        elif window is None:
-            states.append(Sharded(left[m]))
-        else:
-            states.append(Windowed(left[m], *window))
-    return tuple(states)
+def _read(
+    left: dict[int, int], member: int, window: tuple[_Ranges, _Ranges, bool] | None
+) -> State:
+    if member not in left:
+        return REPLICATED
+    return Sharded(left[member]) if window is None else Windowed(left[member], *window)
 
 
 def _extents(space: AnySpace, where: dict[int, int]) -> int | None:

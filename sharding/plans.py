@@ -6,8 +6,8 @@ How it is decided is in `sharding/planner.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,13 @@ from linops.operator import Operator
 from linops.space import ProductSpace
 from sharding.assignment import Assignment
 from sharding.cost import Machine
-from sharding.graph import Graph
+from sharding.graph import Graph, flatten
 from sharding.memory import Account, Footprint, counted, footprint
 from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.program import Program
 from sharding.states import Replicated, Sharded, State, States
+from sharding.steps import Compute
 from sharding.traffic import Stats, Traffic, expected
 
 __all__ = ["Plan", "Settings", "states_of"]
@@ -175,19 +176,32 @@ class Plan:
         operator: Operator,
         entries: Sequence[States] | None = None,
         exits: Sequence[States] | None = None,
+        key: Hashable = None,
     ) -> Plan:
         """A plan of another operator on the same mesh, with states of its inputs and outputs
-        fixed."""
+        fixed; with a `key` it is drafted once for operators that differ in an index alone."""
         from sharding.drafts import draft
 
-        return draft(operator, self.mesh, self.settings, None, None, entries, exits)
+        drafted = self.__dict__.setdefault("_drafted", {})
+        if key in drafted:
+            return _over(drafted[key], operator)
+        made = draft(operator, self.mesh, self.settings, None, None, entries, exits)
+        if key is not None:
+            drafted[key] = replace(
+                made,
+                operator=None,
+                graph=None,
+                forward=_filled(made.forward, None),
+                adjoint=None if made.adjoint is None else _filled(made.adjoint, None),
+            )  # type: ignore[arg-type]
+        return made
 
     def __str__(self) -> str:
         return self.explain()
 
     def __getstate__(self) -> dict[str, Any]:
         # Engines are made again where the plan arrives.
-        made = ("_engine", "_prepared", "accounts", "footprint", "stats")
+        made = ("_engine", "_prepared", "_drafted", "accounts", "footprint", "stats")
         return {key: value for key, value in self.__dict__.items() if key not in made}
 
 
@@ -197,6 +211,30 @@ def states_of(placement: Placement) -> States:
         Replicated() if axis is None else Sharded(axis) for axis in placement.axes
     ]
     return tuple(states)
+
+
+def _over(template: Plan, operator: Operator) -> Plan:
+    """A plan without its leaves, with those of an operator of equal structure."""
+    graph = flatten(operator)
+    leaves = graph.leaves
+    return replace(
+        template,
+        operator=operator,
+        graph=graph,
+        forward=_filled(template.forward, leaves),
+        adjoint=None if template.adjoint is None else _filled(template.adjoint, leaves),
+    )
+
+
+def _filled(program: Program, leaves: Sequence[Operator] | None) -> Program:
+    """A program with other leaves, by their numbers; None takes them out."""
+    steps = tuple(
+        replace(step, operator=None if leaves is None else leaves[step.number])  # type: ignore
+        if isinstance(step, Compute)
+        else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
 
 
 def _one(placements: tuple[Placement, ...], space: Any) -> Any:

@@ -4,96 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
-from linops.elementary.identity import Identity
-from linops.functionals.functional import Functional
-from linops.functionals.restricted import Restricted, RestrictedForm, RestrictedTerms
-from linops.operator import LinearOperator
-from sharding.lowered import lower, picked
+from linops.functionals.restricted import Restricted
+from linops.operator import Operator
+from linops.rule import Member
+from sharding.lowered import LoweredFunctional, lower
 from sharding.plans import Plan, states_of
-from sharding.states import REPLICATED, States
+from sharding.states import REPLICATED, Sharded, State, States
 
-__all__ = ["GatheredRestricted", "LoweredRestricted"]
+__all__ = ["LoweredRestricted", "lowered_beside"]
 
 
 class LoweredRestricted(Restricted):
-    """Rows of a functional at a subset; each rank makes those of its own planes.
+    """Rows of a functional at a subset, each made where the planes of its slab are.
 
     Parameters
     ----------
-    plan
-        That of the functional.
+    functional
+        On the devices of its plan.
     index
         Flat positions along the last two axes, shape (s,), -1 inert.
     """
 
-    def __init__(self, plan: Plan, index: Any) -> None:
-        functional, whole, part = _cut(plan)
-        super().__init__(functional, index)
-        terms = RestrictedTerms(functional, index)
-        form = RestrictedForm(functional, index)
-        self._terms: Any = lower(plan.again(terms, entries=[whole], exits=[part, part]))
-        self._form: Any = lower(plan.again(form, entries=[whole, part], exits=[part]))
-        self.domain = self._form.codomain
-
-    def terms(self, x: Any) -> tuple[Any, Any]:
-        gradient, diagonal = self._terms(x)
-        return gradient, diagonal
-
-    def surrogate(self, x: Any) -> LinearOperator:
-        made = super().surrogate(self._terms.domain.gather(x))
-        return self.domain.lower(made)  # type: ignore[return-value]
-
-    def form(self, x: Any, d: Any) -> Any:
-        return self._form((x, d))
-
-    def quadratic(self, x: Any, d: Any) -> Any:
-        return self.domain.inner(d, self.form(x, d))
+    def __init__(self, functional: LoweredFunctional, index: Any) -> None:
+        base = functional.base.restrict(index)
+        plan = functional.plan
+        states = states_of(plan.domain_placements[0])
+        made: list[Any] = [
+            lowered_beside(plan, states, operator, (kind, len(base.picks.index)))  # type: ignore
+            for kind, operator in enumerate((base.picks, base.of_terms, base.of_form))
+        ]
+        super().__init__(functional, *made)
 
 
-class GatheredRestricted(Restricted):
-    """Rows of a functional at a subset; every JAX device has the whole volume meanwhile.
+def lowered_beside(plan: Plan, states: States, operator: Operator, key: Any = None) -> Any:
+    """An operator lowered where the first member of its domain has these states; the others, and
+    what it makes, are cut along the axes to which its rule gives the same names."""
+    rule = operator.rule
+    names = [a.name for a in rule.domain[0]]
+    cuts = [names[s.axis] if isinstance(s, Sharded) else None for s in states]
 
-    A subset's rows are code of its index, which one program for all subsets cannot have; gathering
-    is the same program for all.
+    def cut(member: Member) -> States:
+        own = [a.name for a in member]
+        found: list[State] = [
+            Sharded(own.index(name)) if name in own else REPLICATED for name in cuts
+        ]
+        return tuple(found)
 
-    Parameters
-    ----------
-    plan
-        That of the functional.
-    index
-        Flat positions along the last two axes, shape (s,), -1 inert.
-    """
-
-    def __init__(self, plan: Plan, index: Any) -> None:
-        functional, whole, part = _cut(plan)
-        super().__init__(functional, index)
-        self._base = functional.restrict(index)
-        copies = (REPLICATED,) * len(whole)
-        self._volume: Any = _moving(plan, functional.domain, whole, copies)
-        self._rows: Any = _moving(plan, self._base.domain, part, copies)
-        self.domain = self._rows.domain
-
-    def terms(self, x: Any) -> tuple[Any, Any]:
-        gradient, diagonal = self._base.terms(self._volume @ x)
-        return self._rows.H @ gradient, self._rows.H @ diagonal
-
-    def form(self, x: Any, d: Any) -> Any:
-        return self._rows.H @ self._base.form(self._volume @ x, self._rows @ d)
-
-    def quadratic(self, x: Any, d: Any) -> Any:
-        return self._base.quadratic(self._volume @ x, self._rows @ d)
-
-
-def _cut(plan: Plan) -> tuple[Functional, States, States]:
-    """A plan's functional, and the states of an element and of a subset's rows."""
-    functional = plan.operator
-    assert isinstance(functional, Functional)
-    whole = states_of(plan.domain_placements[0])
-    ndim = len(functional.domain.shape)
-    return functional, whole, picked(whole, ndim, range(max(ndim - 2, 0), ndim))
-
-
-def _moving(plan: Plan, space: Any, source: States, target: States) -> LinearOperator:
-    """The identity from one state to another."""
-    made: LinearOperator = lower(plan.again(Identity(space), entries=[source], exits=[target]))  # type: ignore[assignment]
-    return made
+    again = plan.again(operator, list(map(cut, rule.domain)), list(map(cut, rule.codomain)), key)
+    return lower(again)

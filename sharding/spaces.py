@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.structure import structure
 from linops.arrays import Array
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
@@ -195,6 +196,11 @@ def _beginning_in(space: Any, operator: Operator) -> Operator:
 
     if is_lowered(operator):
         return operator
+    if len(operator.domain.members) > len(space.members) == 1:
+        from sharding.lowered import lowered_beside
+
+        states = states_of(space.placement)
+        return lowered_beside(space._plan, states, operator, structure(operator))  # type: ignore
     end = space if operator.codomain.shape == space.shape else None
     return _lowered(space.members[0]._plan, operator, space, end)
 
