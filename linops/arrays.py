@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +36,7 @@ __all__ = [
     "is_first_process",
     "is_jax",
     "is_numpy",
+    "is_readable",
     "is_torch",
     "is_traced",
     "item",
@@ -52,6 +53,7 @@ __all__ = [
     "row_major",
     "scatter_add",
     "snapshot",
+    "stacked",
     "take_last",
     "to_numpy",
     "told_to_all",
@@ -132,6 +134,11 @@ def is_concrete(x: object) -> bool:
             x = functorch.get_unwrapped(x)
         return True
     return not is_traced(x)
+
+
+def is_readable(x: object) -> bool:
+    """Whether this process can read all of `x`: no tracer, and no part with another process."""
+    return is_concrete(x) and bool(getattr(x, "is_fully_addressable", True))
 
 
 def requires_gradient(x: object) -> bool:
@@ -396,6 +403,21 @@ def exemplar(like: Any) -> Array | None:
     if xp.__name__ in ("jax", "torch"):
         xp = xp.numpy if xp.__name__ == "jax" else xp
     return xp.zeros((), dtype=xp.float32, **({} if device is None else {"device": device}))
+
+
+def stacked(parts: Sequence[np.ndarray], like: Array) -> Array:
+    """Arrays of the host along a new first axis; where `like`, one of them, lies on devices of
+    JAX, the others go there in the same shares."""
+    whole = np.stack(parts)
+    if not is_jax(like):
+        return whole
+    jax = sys.modules["jax"]
+    place = like.sharding
+    if isinstance(place, jax.sharding.NamedSharding):
+        place = jax.sharding.NamedSharding(
+            place.mesh, jax.sharding.PartitionSpec(None, *place.spec)
+        )
+    return jax.device_put(whole, place)
 
 
 def combine(real: Array, imaginary: Array) -> Array:

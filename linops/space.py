@@ -226,11 +226,14 @@ class Space:
         """`x` itself; a placed space takes it from its devices."""
         return x
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+    def compiled(
+        self, function: Callable[..., Any], donated: tuple[str, ...] = ()
+    ) -> Callable[..., Any] | None:
         """`function` as one compiled program, where loops over elements of this space are to be
         one: on spaces placed for `shard_map`. None elsewhere.
 
-        It is a function of the module, so that calls share programs, of pytrees.
+        It is a function of the module, so that calls share programs, of pytrees. What it is given
+        for the arguments `donated` is its to write into.
         """
         return None
 
@@ -323,9 +326,11 @@ class ProductSpace:
         """Every member as a plain array."""
         return tuple(space.gather(part) for space, part in zip(self.spaces, x, strict=True))
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+    def compiled(
+        self, function: Callable[..., Any], donated: tuple[str, ...] = ()
+    ) -> Callable[..., Any] | None:
         """As for `Space`, where the members agree."""
-        return self.spaces[0].compiled(function)
+        return self.spaces[0].compiled(function, donated)
 
     def pinned(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """Every member held to its devices."""

@@ -19,6 +19,7 @@ from linops.elementary.diagonal import Diagonal
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
 from linops.operator import LinearOperator, Operator
+from linops.rule import Member
 from linops.space import ProductSpace
 from sharding.devices import family
 from sharding.executors import Engine, engine_of
@@ -26,10 +27,17 @@ from sharding.memory import explained
 from sharding.plans import Plan, states_of
 from sharding.program import Program
 from sharding.spaces import placed_space
-from sharding.states import REPLICATED, Sharded, States
+from sharding.states import REPLICATED, Sharded, State, States
 from sharding.writer import reverse
 
-__all__ = ["Lowered", "LoweredFunctional", "LoweredOperator", "is_lowered", "lower"]
+__all__ = [
+    "Lowered",
+    "LoweredFunctional",
+    "LoweredOperator",
+    "is_lowered",
+    "lower",
+    "lowered_beside",
+]
 
 
 def lower(plan: Plan) -> Lowered | LoweredOperator | LoweredFunctional:
@@ -270,6 +278,24 @@ def picked(states: States, ndim: int, axes: Sequence[int]) -> States:
         Sharded(others.index(s.axis)) if isinstance(s, Sharded) and s.axis in others else REPLICATED
         for s in states
     )
+
+
+def lowered_beside(plan: Plan, states: States, operator: Operator, key: Any = None) -> Any:
+    """An operator lowered where the first member of its domain has these states; the others, and
+    what it makes, are cut along the axes to which its rule gives the same names."""
+    rule = operator.rule
+    names = [a.name for a in rule.domain[0]]
+    cuts = [names[s.axis] if isinstance(s, Sharded) else None for s in states]
+
+    def cut(member: Member) -> States:
+        own = [a.name for a in member]
+        found: list[State] = [
+            Sharded(own.index(name)) if name in own else REPLICATED for name in cuts
+        ]
+        return tuple(found)
+
+    again = plan.again(operator, list(map(cut, rule.domain)), list(map(cut, rule.codomain)), key)
+    return lower(again)
 
 
 def _set_up(operator: Any, plan: Plan) -> None:

@@ -117,9 +117,7 @@ def _window(
     return tuple(real), tuple(padded), periodic
 
 
-def _read(
-    left: dict[int, int], member: int, window: tuple[_Ranges, _Ranges, bool] | None
-) -> State:
+def _read(left: dict[int, int], member: int, window: tuple[_Ranges, _Ranges, bool] | None) -> State:
     if member not in left:
         return REPLICATED
     return Sharded(left[member]) if window is None else Windowed(left[member], *window)

@@ -187,13 +187,13 @@ class Plan:
             return _over(drafted[key], operator)
         made = draft(operator, self.mesh, self.settings, None, None, entries, exits)
         if key is not None:
+            bare: Any = {"operator": None, "graph": None}  # nobody's arrays are kept alive
             drafted[key] = replace(
                 made,
-                operator=None,
-                graph=None,
                 forward=_filled(made.forward, None),
                 adjoint=None if made.adjoint is None else _filled(made.adjoint, None),
-            )  # type: ignore[arg-type]
+                **bare,
+            )
         return made
 
     def __str__(self) -> str:

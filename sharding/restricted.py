@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from linops.functionals.restricted import Restricted
-from linops.operator import Operator
-from linops.rule import Member
-from sharding.lowered import LoweredFunctional, lower
-from sharding.plans import Plan, states_of
-from sharding.states import REPLICATED, Sharded, State, States
+from sharding.lowered import LoweredFunctional, lowered_beside
+from sharding.plans import states_of
 
-__all__ = ["LoweredRestricted", "lowered_beside"]
+__all__ = ["LoweredRestricted"]
 
 
 class LoweredRestricted(Restricted):
@@ -34,21 +31,3 @@ class LoweredRestricted(Restricted):
             for kind, operator in enumerate((base.picks, base.of_terms, base.of_form))
         ]
         super().__init__(functional, *made)
-
-
-def lowered_beside(plan: Plan, states: States, operator: Operator, key: Any = None) -> Any:
-    """An operator lowered where the first member of its domain has these states; the others, and
-    what it makes, are cut along the axes to which its rule gives the same names."""
-    rule = operator.rule
-    names = [a.name for a in rule.domain[0]]
-    cuts = [names[s.axis] if isinstance(s, Sharded) else None for s in states]
-
-    def cut(member: Member) -> States:
-        own = [a.name for a in member]
-        found: list[State] = [
-            Sharded(own.index(name)) if name in own else REPLICATED for name in cuts
-        ]
-        return tuple(found)
-
-    again = plan.again(operator, list(map(cut, rule.domain)), list(map(cut, rule.codomain)), key)
-    return lower(again)

@@ -111,14 +111,16 @@ class PlacedSpace(Space):
         """Placed, where all members are."""
         return (PlacedProductSpace if all(m._placed for m in members) else ProductSpace)(members)
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+    def compiled(
+        self, function: Callable[..., Any], donated: tuple[str, ...] = ()
+    ) -> Callable[..., Any] | None:
         """`function` as one jitted program on these devices, for `shard_map`."""
         if self._plan.executor != "shard_map":
             return None
         from sharding.homes.jax_devices import compiled
         from sharding.memory import explained
 
-        return explained(self._plan)(compiled(self.placement.devices, function))
+        return explained(self._plan)(compiled(self.placement.devices, function, donated))
 
     def pinned(self, x: Array) -> Array:
         """`x`, within a trace held to its placement."""

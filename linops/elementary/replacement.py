@@ -43,9 +43,14 @@ class Replacement(Operator):
             a if a in scatter.rule.codomain[0] else replace(a, splits=False)
             for a in scatter.rule.domain[0]
         )
-        whole = scatter.rule.codomain[0]
-        super().__init__(ProductSpace((space, scatter.domain)), space, Rule((whole, part), (whole,)))
+        whole, small = scatter.rule.codomain[0], scatter.domain
+        assert isinstance(small, Space)
+        super().__init__(ProductSpace((space, small)), space, Rule((whole, part), (whole,)))
         self.index = scatter.index
+
+    def into(self, parts: tuple[Array, Array]) -> Array:
+        """The same, written into x where the library writes: go on with what is returned."""
+        return self._put(*parts)
 
     def _apply(self, parts: tuple[Array, Array]) -> Array:
         x, rows = parts

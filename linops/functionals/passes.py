@@ -15,7 +15,6 @@ import math
 from typing import Any
 
 import numba
-import numpy as np
 
 __all__ = [
     "form",

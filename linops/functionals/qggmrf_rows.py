@@ -50,7 +50,7 @@ class _QGGMRFRows(Rows):
     @property
     def _plane(self) -> tuple[int, int]:
         shape = self.domain.members[0].shape
-        return (1, shape[-1]) if len(shape) == 1 else shape[-2:]
+        return (1, shape[-1]) if len(shape) == 1 else (shape[-2], shape[-1])
 
     def _tables(self, like: Array) -> _Tables:
         """Which positions are neighbours; made once where the index is known."""
@@ -60,7 +60,7 @@ class _QGGMRFRows(Rows):
         if found is None:
             host = np.ascontiguousarray(arrays.to_numpy(self.index), np.int64)
             found = self.__dict__["_cache_tables"] = _tables(host, self._plane)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _compilable(self, *parts: Array) -> bool:
         return (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from linops import arrays
 from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries

@@ -223,7 +223,9 @@ class _Picked(Rows):
         number = [a.name for a in self.rule.domain[0]].index(axis)
         name = functional.rule.domain[0][number].name
         n, halo = self.codomain.members[0].shape[number], functional.rule.halo(name)
-        wide = (start - halo, stop + halo) if padded else (max(start - halo, 0), min(stop + halo, n))
+        wide = (
+            (start - halo, stop + halo) if padded else (max(start - halo, 0), min(stop + halo, n))
+        )
         first = list(self._first)
         first[number] = 2 * halo if padded else start - max(start - 2 * halo, 0)
         return self._rows_cut(

@@ -230,11 +230,13 @@ _locks: dict[Any, Any] = {}
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(devices: tuple[Any, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` jitted, run as `together` runs it."""
+def compiled(
+    devices: tuple[Any, ...], function: Callable[..., Any], donated: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """`function` jitted, run as `together` runs it; it may write into the arguments `donated`."""
     import jax
 
-    program = jax.jit(function)
+    program = jax.jit(function, donate_argnames=donated)
 
     @functools.wraps(function)
     def run(*operands: Any) -> Any:
