@@ -10,8 +10,9 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.identity import Identity
+from linops.elementary.plane_windows import PlaneMask
+from linops.elementary.planes import resized
 from linops.elementary.select import Scatter, indexed_axes, shifted
-from linops.elementary.windows import PlaneMask, resized
 from linops.operator import LinearOperator, Operator
 from linops.rule import Member, Rule
 from linops.space import ProductSpace, Space

@@ -14,8 +14,8 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
+from linops.elementary.planes import resized
 from linops.elementary.select import Restriction
-from linops.elementary.windows import resized
 from linops.operator import LinearOperator, Operator
 from linops.rule import Axis, Rule
 from linops.space import ProductSpace, Space, inners
