@@ -15,6 +15,7 @@ import numpy as np
 from linops import arrays
 from linops.elementary.identity import Identity
 from linops.elementary.replacement import Replacement
+from linops.elementary.select import Restriction
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from linops.space import Space, inners
@@ -82,6 +83,8 @@ class Descent:
         self.c, self._bounds, self._max_step = 1.0 / sigma**2, bounds, max_step
         self._domain: Any = run.A.domain
         self._codomain: Any = run.A.codomain
+        d = self._domain
+        self._plain = Space(d.shape, d.dtype, d.axes, d.spacing)
         donated = () if run.watched else ("x",)
         self._pass = self._domain.compiled(_passed, (*donated, "e"))
         self._measure = self._domain.compiled(_measured)
@@ -115,7 +118,7 @@ class Descent:
         # Where arrays lie on devices in shares, operators index them.
         self._apart: Any = None
         if self._domain.lives_apart(x):
-            self._apart = self._domain.lower(Identity(self._domain))
+            self._apart = self._domain.lower(Identity(self._plain))
 
     def refresh(self) -> None:
         """The error anew from the volume."""
@@ -164,9 +167,9 @@ class Descent:
 
     def _subset(self, index: np.ndarray) -> Subset:
         columns = self.run.A.columns(index)
-        places = Replacement(self._domain, index)
+        places = Replacement(self._plain, index)
         if self._apart is None:
-            picks: Any = Identity(self._domain).columns(index).H
+            picks: Any = Restriction(self._plain, index)
             puts: Any = places.into
         else:
             picks = self._apart.columns(index).H
