@@ -20,6 +20,7 @@ from linops.space import AnySpace, ProductSpace, Space
 from sharding.homes import forbid, refuse
 from sharding.placement import Placement
 from sharding.plans import states_of
+from sharding.states import Sharded, States
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -98,14 +99,15 @@ class PlacedSpace(Space):
             return super().validate(x)
 
     def lower(self, operator: Operator) -> Operator:
-        """`operator` on this placement; where it maps the space to itself, its result too."""
+        """`operator` on this placement; results that have all axes of arguments lie beside them."""
         return _beginning_in(self, operator)
 
     def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
         """`operator` from and to elements as they live there; in shared memory as it is."""
         if not self.placement.home.apart:
             return operator
-        return _lowered(self._plan, operator, domain, codomain)
+        ends = (None if space is None else _states(space) for space in (domain, codomain))
+        return _lowered(self._plan, operator, *ends)
 
     def _product(self, members: Sequence[Space]) -> ProductSpace:
         """Placed, where all members are."""
@@ -203,16 +205,38 @@ def _beginning_in(space: Any, operator: Operator) -> Operator:
 
         states = states_of(space.placement)
         return lowered_beside(space._plan, states, operator, structure(operator))  # type: ignore
-    end = space if operator.codomain.shape == space.shape else None
-    return _lowered(space.members[0]._plan, operator, space, end)
+    entries = _states(space)
+    exits = _alongside(space, operator, entries)
+    return _lowered(space.members[0]._plan, operator, entries, exits)
 
 
-def _lowered(plan: Plan, operator: Operator, domain: Any, codomain: Any) -> Operator:
+def _alongside(space: Any, operator: Operator, entries: list[States]) -> list[States] | None:
+    """The states of results that lie beside their arguments: they have their shape, or all of
+    their axes. None: results may lie anywhere."""
+    if operator.codomain.shape == space.shape:
+        return entries
+    left, right = operator.rule.domain, operator.rule.codomain
+    if len(left) != 1 or len(right) != 1:
+        return None
+    places = {axis.name: k for k, axis in enumerate(right[0]) if axis.splits}
+    if not all(axis.name in places for axis in left[0]):
+        return None
+    return [
+        tuple(
+            Sharded(places[left[0][state.axis].name]) if isinstance(state, Sharded) else state
+            for state in entries[0]
+        )
+    ]
+
+
+def _states(space: Any) -> list[States]:
+    return [states_of(member.placement) for member in space.members]
+
+
+def _lowered(
+    plan: Plan, operator: Operator, entries: list[States] | None, exits: list[States] | None
+) -> Operator:
     from sharding.lowered import lower
 
-    entries, exits = (
-        None if space is None else [states_of(member.placement) for member in space.members]
-        for space in (domain, codomain)
-    )
     lowered: Operator = lower(plan.again(operator, entries=entries, exits=exits))
     return lowered

@@ -55,7 +55,7 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
     Raises
     ------
     ShapeError, DTypeError
-        Where `x` is no element of `space`.
+        Where `x` is no element of `space`, or a tracer of JAX.
     """
     space.check_shape(x, name)
     parts = x if isinstance(space, ProductSpace) else (x,)
@@ -63,6 +63,12 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
     for part, member in zip(parts, space.members, strict=True):
         if arrays.dtype_of(part).kind == "c" and not member.is_complex:
             raise DTypeError(f"{name} is {part.dtype}; the operator's space is {member.dtype}")
+        if arrays.is_traced(part):
+            raise DTypeError(
+                f"{name} is traced by JAX, and a solver decides on the host by its values: call it "
+                "outside of jit, grad and vmap (it compiles its iterations itself; batch axes are "
+                "solved side by side)"
+            )
         if hasattr(part, "detach"):
             part = part.detach()
         if like is not None and not member.lives_apart(part):
