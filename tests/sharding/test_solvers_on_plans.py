@@ -87,6 +87,14 @@ def test_a_prior_is_lowered_by_the_space() -> None:
     assert B.domain.lower(lowered) is lowered
 
 
+@pytest.mark.parametrize("grid", [{"view": 2, "z": 2}, {"view": 4}, {"z": 2, "y": 2}])
+def test_results_with_all_axes_of_arguments_lie_beside_them(grid: dict[str, int]) -> None:
+    A, _ = _problem()
+    domain = plan(A, devices=4, partition=grid).lower().domain
+    cut = domain.lower(lo.Gradient(A.domain)).codomain.placement.axes
+    assert cut == tuple(None if a is None else a + 1 for a in domain.placement.axes)
+
+
 def test_a_solve_is_known_by_its_problem_wherever_it_runs() -> None:
     A, _ = _problem()
     p = plan(A, devices=2, partition="z")

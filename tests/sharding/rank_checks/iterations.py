@@ -54,7 +54,7 @@ def solvers_take_the_steps_of_one_process(rank: int, world: int) -> None:
         ),
     }
     if world == 4:
-        runs = {"vcd": runs["vcd"]}
+        runs = {name: runs[name] for name in ("pdhg", "vcd")}
     wanted = {name: solve(A, y) for name, solve in runs.items()}
     for partition in grids(world) or (["view", "z"] if world == 2 else ["view"]):
         B = plan(A, partition=partition).lower()
