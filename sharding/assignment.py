@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from linops.algebra.blocks import extent
 from linops.operator import LinearOperator, Operator
-from sharding.cost import Machine, leaf_seconds
+from sharding.cost import Machine, leaf_seconds, movement_seconds
 from sharding.graph import Graph, Node
 from sharding.options import Option, options
 from sharding.states import (
@@ -27,7 +27,7 @@ from sharding.states import (
     dual,
     share_of,
 )
-from sharding.steps import AllReduce, ReduceScatter, Value
+from sharding.steps import Value
 from sharding.writer import Writer
 
 __all__ = ["Assignment", "Constraint", "assign"]
@@ -35,13 +35,13 @@ __all__ = ["Assignment", "Constraint", "assign"]
 _PREFERENCE = 1e-3
 """Seconds for each second that it takes to read what a device keeps resident: breaks ties."""
 
-_VIEW = 1e-3
-"""Of the latency of a step, what a movement that only takes views is priced at."""
-
 
 @dataclass(frozen=True)
 class Assignment:
-    """What was decided along one mesh axis: an option a node, a state an input and output."""
+    """What was decided along one mesh axis: an option a node, a state an input and output.
+
+    `seconds` are those of all work, and of what moves along this mesh axis.
+    """
 
     nodes: tuple[Option, ...]
     entries: tuple[State, ...]
@@ -285,18 +285,9 @@ class _Walk:
         others = tuple(REPLICATED if _axis(s) in taken else s for s in self.before[edge])
         first = writer.value(Value(self.graph.edges[edge], (*others, source)))
         writer.to(first, (*others, target))
-        price = 0.0
-        for step in writer.steps:
-            before, after = writer.values[step.inputs[0]], writer.values[step.outputs[0]]
-            volume = step.volume(before, after, self.mesh)  # type: ignore[attr-defined]
-            if self.machine.shared:
-                price += _VIEW * self.machine.latency
-                if isinstance(step, (AllReduce, ReduceScatter)):
-                    price += volume / self.machine.bandwidth + self.machine.latency
-                continue
-            if volume:
-                price += volume / math.prod(self.mesh) / self.machine.link + self.machine.latency
-        return price
+        return sum(
+            movement_seconds(step, writer.values, self.mesh, self.machine) for step in writer.steps
+        )
 
     def _entry_price(self, edge: int, state: State) -> float:
         """The adjoint ends with a sum where the input is replicated."""

@@ -6,11 +6,17 @@ plans and are no promise of seconds.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linops.operator import LinearOperator, Operator
+from sharding.steps import AllReduce, Movement, ReduceScatter, Step, Value
 
-__all__ = ["Machine", "leaf_seconds"]
+__all__ = ["Machine", "leaf_seconds", "movement_seconds"]
+
+_VIEW = 1e-3
+"""Of the latency of a step, what a movement that only takes views is priced at."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +57,18 @@ def leaf_seconds(operator: Operator, machine: Machine) -> float:
     cost = operator.cost()
     once = max(cost.flops / machine.flops, (cost.read + cost.written) / machine.bandwidth)
     return 2 * once if isinstance(operator, LinearOperator) else once
+
+
+def movement_seconds(
+    step: Step, values: Sequence[Value], mesh: tuple[int, ...], machine: Machine
+) -> float:
+    """Seconds of one movement between values; 0 for other steps."""
+    if not isinstance(step, Movement):
+        return 0.0
+    volume = step.volume(values[step.inputs[0]], values[step.outputs[0]], mesh)
+    if machine.shared:
+        summed = isinstance(step, (AllReduce, ReduceScatter))
+        return _VIEW * machine.latency + (
+            volume / machine.bandwidth + machine.latency if summed else 0.0
+        )
+    return volume / math.prod(mesh) / machine.link + machine.latency if volume else 0.0

@@ -131,26 +131,39 @@ def _chosen(
             f"partition {partition!r} takes {math.prod(request.shape)} devices, there are "
             f"{len(available)}"
         )
-    plans: list[Plan] = []
-    for count in _counts(len(available), devices, request, engine):
-        shape = request.shape or (count,)
-        mesh = Mesh(available[: math.prod(shape)], shape, request.names or ("devices",))
-        plans.append(_cheapest(A, graph, mesh, settings, request))
-    useful = [p for p in plans if not _idle(p)] if len(plans) > 1 else plans
-    best = useful[0]
-    for other in useful[1:]:
-        if other.seconds < 0.98 * best.seconds:
-            best = other
-    best = _with_notes(best, plans, devices is None, len(available))
+
+    def drafted(shape: tuple[int, ...], names: tuple[str, ...]) -> Plan:
+        mesh = Mesh(available[: math.prod(shape)], shape, names)
+        return _cheapest(A, graph, mesh, settings, request)
+
+    if request.shape:
+        plans = [drafted(request.shape, request.names)]
+    else:
+        free = devices is None and engine != "torch"
+        counts = range(1, len(available) + 1) if free else [len(available)]
+        plans = [drafted((count,), request.names or ("devices",)) for count in counts]
+        if not (request.names or settings.machine.shared):
+            plans += [
+                drafted(shape, ("outer", "inner"))
+                for count in sorted({_best(plans).mesh.size, len(available)})
+                for shape in _grids(count)
+            ]
+    best = _with_notes(_best(plans), plans, devices is None, len(available))
     return _within_memory(best, request, chunks)
 
 
-def _counts(available: int, devices: Any, request: partitions.Request, engine: str) -> list[int]:
-    if request.shape:
-        return [math.prod(request.shape)]
-    if devices is not None or engine == "torch":
-        return [available]
-    return list(range(1, available + 1))
+def _best(plans: Sequence[Plan]) -> Plan:
+    """The cheapest; of those that cost nearly the same the first."""
+    best, *others = [p for p in plans if not _idle(p)] or plans[:1]
+    for other in others:
+        if other.seconds < 0.98 * best.seconds:
+            best = other
+    return best
+
+
+def _grids(count: int) -> list[tuple[int, int]]:
+    """The meshes of two axes on so many devices."""
+    return [(a, count // a) for a in range(2, count // 2 + 1) if count % a == 0]
 
 
 def _cheapest(
@@ -201,13 +214,13 @@ def _by_batch(
 
 
 def _idle(found: Plan) -> bool:
-    """Whether the last device of a row has nothing but padding in every step that is cut."""
-    n = found.mesh.size
-    cuts = [(step.operator, step.cuts[0]) for step in found.forward.computes() if step.cuts[0]]
-    return bool(cuts) and all(
-        real_range(extent(leaf, str(cut)), n, n - 1)[0] >= extent(leaf, str(cut))
-        for leaf, cut in cuts
-    )
+    """Whether the last device along a mesh axis has only padding in every step that is cut."""
+    for m, n in enumerate(found.mesh.shape):
+        cuts = [(step.operator, step.cuts[m]) for step in found.forward.computes()]
+        sizes = [extent(leaf, cut) for leaf, cut in cuts if cut is not None]
+        if sizes and all(real_range(size, n, n - 1)[0] >= size for size in sizes):
+            return True
+    return False
 
 
 def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, int]) -> Plan:
@@ -278,6 +291,6 @@ def _with_notes(best: Plan, plans: Sequence[Plan], free: bool, available: int) -
         second = min(others, key=lambda p: p.seconds)
         notes.append(
             f"priced at {best.seconds:.3g} s for apply and adjoint; next choice: "
-            f"{second.mesh.size} devices at {second.seconds:.3g} s"
+            f"{' x '.join(map(str, second.mesh.shape))} devices at {second.seconds:.3g} s"
         )
     return replace(best, notes=tuple(notes))

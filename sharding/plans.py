@@ -15,14 +15,14 @@ from linops.errors import PlacementError
 from linops.operator import Operator
 from linops.space import ProductSpace
 from sharding.assignment import Assignment
-from sharding.cost import Machine
+from sharding.cost import Machine, movement_seconds
 from sharding.graph import Graph, flatten
 from sharding.memory import Account, Footprint, counted, footprint
 from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.program import Program
 from sharding.states import Replicated, Sharded, State, States
-from sharding.steps import Compute
+from sharding.steps import Compute, Movement
 from sharding.traffic import Stats, Traffic, expected
 
 __all__ = ["Plan", "Settings", "states_of"]
@@ -121,10 +121,18 @@ class Plan:
         """The devices, in the order of the mesh."""
         return self.mesh.devices
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The price that the plan was chosen by; no promise."""
-        return self.assignments[-1].seconds
+        # An earlier mesh axis was decided before it was known what later ones leave to move.
+        last = len(self.assignments) - 1
+        programs = [p for p in (self.forward, self.adjoint) if p is not None]
+        return self.assignments[-1].seconds + sum(
+            movement_seconds(step, program.values, program.mesh, self.machine)
+            for program in programs
+            for step in program.steps
+            if isinstance(step, Movement) and step.mesh_axis < last
+        )
 
     @cached_property
     def footprint(self) -> Footprint:
