@@ -259,8 +259,11 @@ class _Walk:
             if any(isinstance(state, Partial) for state in way.reads):
                 return (once + whole * math.ceil(self.n / machine.at_once(self.n))) / 2
             return once
-        turns = math.ceil(pieces / machine.at_once(pieces))
-        overhead = machine.latency if math.prod(self.mesh) > 1 else 0.0
+        # Copies are computed too, each on its device.
+        size = math.prod(self.mesh)
+        running = pieces if machine.shared else size
+        turns = math.ceil(running / machine.at_once(running))
+        overhead = machine.latency if size > 1 else 0.0
         return whole * share * turns + overhead
 
     def _move(self, edge: int, source: State, target: State) -> float:

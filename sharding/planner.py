@@ -136,25 +136,26 @@ def _chosen(
         mesh = Mesh(available[: math.prod(shape)], shape, names)
         return _cheapest(A, graph, mesh, settings, request)
 
+    free = devices is None and engine != "torch"
     if request.shape:
         plans = [drafted(request.shape, request.names)]
     else:
-        free = devices is None and engine != "torch"
         counts = range(1, len(available) + 1) if free else [len(available)]
         plans = [drafted((count,), request.names or ("devices",)) for count in counts]
         if not (request.names or settings.machine.shared):
             plans += [
                 drafted(shape, ("outer", "inner"))
-                for count in sorted({_best(plans).mesh.size, len(available)})
+                for count in sorted({_best(plans, free).mesh.size, len(available)})
                 for shape in _grids(count)
             ]
-    best = _with_notes(_best(plans), plans, devices is None, len(available))
+    best = _with_notes(_best(plans, free), plans, devices is None, len(available))
     return _within_memory(best, request, chunks)
 
 
-def _best(plans: Sequence[Plan]) -> Plan:
-    """The cheapest; of those that cost nearly the same the first."""
-    best, *others = [p for p in plans if not _idle(p)] or plans[:1]
+def _best(plans: Sequence[Plan], free: bool) -> Plan:
+    """The cheapest; of those that cost nearly the same the first. None with an idle device where
+    their number is free."""
+    best, *others = [p for p in plans if not (free and _idle(p))] or plans
     for other in others:
         if other.seconds < 0.98 * best.seconds:
             best = other
