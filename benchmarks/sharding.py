@@ -3,12 +3,13 @@
 Strong scaling of every executor on one problem, with bytes moved and peak memory beside what the
 plan predicts; weak scaling (a problem that grows with the shares); what a step costs on tiny work;
 and, from the model of prices alone, a projection to 8 and 64 described devices. Cases of a table
-run interleaved; the median of the repeats counts.
+run interleaved; the median of the repeats counts. "auto" is what `plan(A)` takes by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import statistics
@@ -28,17 +29,20 @@ from sharding import Described, plan
 Cases = dict[str, Callable[[], Any]]
 
 
-def medians(cases: Cases, repeats: int) -> dict[str, float]:
-    """Seconds of each case, interleaved."""
-    found: dict[str, list[float]] = {name: [] for name in cases}
+def medians(cases: Cases, repeats: int) -> dict[str, tuple[float, float]]:
+    """Seconds and processor seconds of each case, interleaved."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for case in cases.values():
         case()
     for _ in range(repeats):
         for name, case in cases.items():
-            begin = time.perf_counter()
+            begin, processor = time.perf_counter(), time.process_time()
             case()
-            found[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+            found[name].append((time.perf_counter() - begin, time.process_time() - processor))
+    return {
+        name: (statistics.median(s for s, _ in rows), statistics.median(p for _, p in rows))
+        for name, rows in found.items()
+    }
 
 
 def executors(size: int, repeats: int, cases: list[Case]) -> None:
@@ -46,48 +50,56 @@ def executors(size: int, repeats: int, cases: list[Case]) -> None:
     print(f"cone projector {size}^3, {size // 2} views, {os.cpu_count()} cores")
     print("seconds, ratio to serial, processor seconds, bytes and peak (predicted)")
     with tempfile.TemporaryDirectory() as folder:
-        teams = {str(case): _Team(case, size, folder) for case in cases}
-        found: dict[tuple[str, str], list[Any]] = {}
-        for repeat in range(repeats + 1):
-            for name in OPERATIONS:
-                for label, team in teams.items():
-                    if repeat > 1 and isinstance(found[name, label][-1], str):
-                        continue  # it raises
-                    outcome = team.ask(name)
-                    if repeat or isinstance(outcome, str):  # the first warms up
-                        found.setdefault((name, label), []).append(outcome)
-        for team in teams.values():
+        teams = [_Team(case, size, folder) for case in cases]
+        for name in OPERATIONS:
+            warm = [team.ask(name) for team in teams]
+            found: list[list[Any]] = [[] for _ in teams]
+            longest = max((row["seconds"] for row in warm if isinstance(row, dict)), default=0.0)
+            for _ in range(repeats if longest < _LONG else 1):
+                for team, rows in zip(teams, found, strict=True):
+                    rows.append(team.ask(name))
+            for team, rows in zip(teams, found, strict=True):
+                _print(name, team.label, rows, found[0])
+        for team in teams:
             team.close()
-    for name in OPERATIONS:
-        for label in teams:
-            _print(name, label, found[name, label], found[name, next(iter(teams))])
+
+
+_LONG = 5.0
+"""Seconds of a first run from which on one more is enough."""
+
+_PATIENCE = 300.0
+"""Seconds after which a process that does not answer has failed."""
 
 
 def _print(name: str, label: str, outcomes: list[Any], reference: list[Any]) -> None:
-    if isinstance(outcomes[0], str):
-        print(f"  {name:9} {label:12} {outcomes[0][:100]}")
+    faults = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    if faults:
+        print(f"  {name:9} {label:17} failed: {faults[0][:100]}", flush=True)
         return
 
     def median(rows: list[Any], key: str) -> float:
         return statistics.median(row[key] for row in rows)
 
     seconds = median(outcomes, "seconds")
-    line = f"  {name:9} {label:12} {seconds:8.3f} s {median(reference, 'seconds') / seconds:5.2f}x"
+    line = f"  {name:9} {label:17} {seconds:8.3f} s"
+    if not any(isinstance(row, str) for row in reference):
+        line += f" {median(reference, 'seconds') / seconds:5.2f}x"
     line += f" {median(outcomes, 'processor'):8.3f} s"
     moved, predicted = outcomes[0].get("bytes"), outcomes[0].get("bytes predicted")
     if predicted is not None:
         line += f"  moved {'' if moved is None else f'{moved:,} '}({predicted:,})"
         peak = statistics.median(row["peak"] for row in outcomes)
         line += f"  peak {peak / 1e6:,.1f} ({outcomes[0]['peak predicted'] / 1e6:,.1f}) MB"
-    print(line)
+    print(line, flush=True)
 
 
 class _Team:
-    """The processes of a case."""
+    """The processes of a case; what they fail of is their answer from then on."""
 
     def __init__(self, case: Case, size: int, folder: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
+        self._fault: str | None = None
         for rank in range(case.processes):
             ours, theirs = context.Pipe()
             own = replace(case, rank=rank)
@@ -96,14 +108,18 @@ class _Team:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        for pipe in self._pipes:
-            pipe.recv()
+        chosen = self._answers()[0]
+        self.label = f"auto: {chosen}" if case.executor == "auto" else str(case)
 
     def ask(self, name: str) -> Any:
         """One run: the slowest process's seconds, the sum of processor seconds and bytes."""
-        for pipe in self._pipes:
-            pipe.send(name)
-        answers = [pipe.recv() for pipe in self._pipes]
+        if self._fault is None:
+            try:
+                for pipe in self._pipes:
+                    pipe.send(name)
+            except OSError as error:
+                self._give_up(str(error))
+        answers = self._answers()
         if any(isinstance(answer, str) for answer in answers):
             return next(answer for answer in answers if isinstance(answer, str))
         made = dict(answers[0])
@@ -115,23 +131,53 @@ class _Team:
     def close(self) -> None:
         """End the processes."""
         for pipe, process in zip(self._pipes, self._processes, strict=True):
-            pipe.send(None)
+            with contextlib.suppress(OSError):
+                pipe.send(None)
             process.join(30)
+            if process.is_alive():
+                process.kill()
+
+    def _answers(self) -> list[Any]:
+        """What every process says; the fault where one of them has ended or is silent."""
+        found = []
+        end = time.monotonic() + _PATIENCE
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            if self._fault is not None:
+                break
+            try:
+                if pipe.poll(max(end - time.monotonic(), 0.0)):
+                    found.append(pipe.recv())
+                else:
+                    self._give_up(f"no answer for {_PATIENCE:.0f} s")
+            except (EOFError, OSError):
+                process.join(30)
+                self._give_up(f"its process ended with {process.exitcode}")
+        return found if self._fault is None else [self._fault]
+
+    def _give_up(self, fault: str) -> None:
+        self._fault = fault
+        for process in self._processes:
+            process.kill()
 
 
 def weak(size: int, repeats: int) -> None:
-    """The stencil on planes that grow with the shares: time should stay."""
-    cores = pool.workers()
-    print(f"weak scaling, {size} planes a share (seconds, ratio to one share)")
+    """Work that grows with the shares: time should stay.
+
+    Views of a projector are work of the cores. The stencil is work of the memory: a share makes its
+    planes and copies them into the result, twice what the operator itself writes.
+    """
+    print(f"weak scaling, {size}^2 pixels (seconds, ratio to one share, processor seconds)")
     cases: Cases = {}
-    for n in sorted({1, cores}):
+    counts = sorted({1, pool.workers()})
+    for n in counts:
         space = lo.Space((size * n, size, size), "float32", ("z", "y", "x"))
-        A = lo.Gradient(space)
-        B, x = plan(A, devices=n, executor="threads", partition="z").lower(), A.domain.ones()
-        cases[f"{n} shares"] = lambda B=B, x=x: B @ x
+        for A, axis in ((cone(size, size * n), "view"), (lo.Gradient(space), "z")):
+            B, x = plan(A, devices=n, executor="threads", partition=axis).lower(), A.domain.ones()
+            cases[f"{A.name} by {axis}, {n} shares"] = lambda B=B, x=x: B @ x
     found = medians(cases, repeats)
-    for case, seconds in found.items():
-        print(f"  {case:24} {seconds:9.4f}  {found['1 shares'] / seconds:6.2f}x")
+    for case, (seconds, processor) in found.items():
+        first = found[case.replace(f"{counts[-1]} shares", "1 shares")][0]
+        print(f"  {case:28} {seconds:9.4f}  {first / seconds:6.2f}x {processor:9.4f}")
 
 
 def overhead(repeats: int) -> None:
@@ -145,7 +191,7 @@ def overhead(repeats: int) -> None:
         cases[f"one step, {executor}"] = lambda B=B: B @ x
     found = medians(cases, max(repeats, 3) * 300)
     print("overhead on 8 entries (microseconds)")
-    for case, seconds in found.items():
+    for case, (seconds, _) in found.items():
         print(f"  {case:24} {seconds * 1e6:9.1f}")
 
 
@@ -171,12 +217,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--executors", nargs="+", default=["serial", "threads", "shard_map", "torch"]
+        "--executors", nargs="+", default=["serial", "auto", "threads", "shard_map", "torch"]
     )
     given = parser.parse_args()
     # Freed blocks go back to the machine, so that a peak is that of one call.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = os.environ["MALLOC_TRIM_THRESHOLD_"] = "65536"
-    counts = {"serial": {1}, "threads": {1, 2, pool.workers()}, "shard_map": {2, 4}, "torch": {2}}
+    counts = {"serial": {1}, "auto": {1}, "threads": {1, 2, pool.workers()}}
+    counts |= {"shard_map": {2, 4}, "torch": {2}}
     cases = [Case(name, n) for name in given.executors for n in sorted(counts[name])]
     for size in given.size:
         executors(size, given.repeats, cases)

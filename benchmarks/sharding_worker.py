@@ -25,7 +25,7 @@ OPERATIONS = ("forward", "adjoint", "gram", "VCD pass")
 
 @dataclass(frozen=True)
 class Case:
-    """An executor, its devices, and which of its processes this is."""
+    """An executor, its devices, and which of its processes this is; `"auto"` leaves both free."""
 
     executor: str
     devices: int
@@ -37,7 +37,7 @@ class Case:
         return self.devices if self.executor == "torch" else 1
 
     def __str__(self) -> str:
-        return f"{self.executor} {self.devices}"
+        return self.executor if self.executor == "auto" else f"{self.executor} {self.devices}"
 
 
 def cone(size: int, views: int) -> Any:
@@ -50,13 +50,14 @@ def cone(size: int, views: int) -> Any:
 
 
 def serve(pipe: Connection, case: Case, size: int, folder: str) -> None:
-    """Answer the names of operations with seconds and bytes, until None comes."""
-    threads = case.devices if case.executor == "threads" else 1
-    os.environ["LINOPS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    """Say what the plan is, then answer names of operations with seconds and bytes, until None."""
+    if case.executor != "auto":
+        threads = case.devices if case.executor == "threads" else 1
+        os.environ["LINOPS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={case.devices}"
     sent = _joined(case, folder) if case.executor == "torch" else None
-    made = _operations(case, size)
-    pipe.send(None)
+    p, made = _operations(case, size)
+    pipe.send(f"{p.executor} {p.mesh.size}")
     for name in iter(pipe.recv, None):
         run, program, inputs = made[name]
         try:
@@ -67,25 +68,30 @@ def serve(pipe: Connection, case: Case, size: int, folder: str) -> None:
         if program is not None:
             from sharding.memory import peaks
 
-            footprint = _footprint(case)
+            apart = p.executor in _APART
+            # How many shares are worked on at once in shared memory.
+            at_once = None if apart else p.mesh.size
             found["bytes predicted"] = sum(map(program.volume, program.steps))
-            found["peak predicted"] = max(peaks(program, 1, footprint), default=0) - inputs
-            if case.executor == "shard_map":  # one process has all devices
-                found["peak predicted"] *= case.devices
+            found["peak predicted"] = max(peaks(program, 1, at_once), default=0) - inputs
+            if p.executor == "shard_map":  # one process has all devices
+                found["peak predicted"] *= p.mesh.size
         pipe.send(found)
 
 
-def _operations(case: Case, size: int) -> dict[str, tuple[Callable[[], Any], Any, int]]:
-    """What to run, its program, and the bytes of its inputs that are there before."""
+_APART = ("shard_map", "torch")
+
+
+def _operations(case: Case, size: int) -> tuple[Any, dict[str, tuple[Callable[[], Any], Any, int]]]:
+    """The plan, and what to run: a call, its program, the bytes of inputs that are there before."""
     import solvers
     from sharding import plan
 
     A = cone(size, size // 2)
-    p = plan(A, None if case.executor == "torch" else _devices(case), case.executor)
+    p = plan(A, _devices(case), case.executor)
     B = p.lower()
     G = B.gram()
     x, y = A.domain.ones(), A.codomain.ones()
-    placed = case.executor in ("shard_map", "torch")
+    placed = p.executor in _APART
     x, y = (B.domain.put(x), B.codomain.put(y)) if placed else (x, y)
     mesh = p.forward.mesh
 
@@ -102,7 +108,7 @@ def _operations(case: Case, size: int) -> dict[str, tuple[Callable[[], Any], Any
     programs = {"forward": p.forward, "adjoint": p.adjoint, "gram": G.plan.forward}
     runs = {"forward": lambda: B @ x, "adjoint": lambda: B.H @ y, "gram": lambda: G @ x}
     made = {name: (runs[name], program, inputs(program)) for name, program in programs.items()}
-    return {**made, "VCD pass": (vcd, None, 0)}
+    return p, {**made, "VCD pass": (vcd, None, 0)}
 
 
 def _measured(run: Callable[[], Any], sent: list[int] | None) -> dict[str, float]:
@@ -128,16 +134,13 @@ def _measured(run: Callable[[], Any], sent: list[int] | None) -> dict[str, float
 
 
 def _devices(case: Case) -> Any:
+    if case.executor in ("auto", "torch"):
+        return None
     if case.executor != "shard_map":
         return case.devices
     import jax
 
     return list(jax.devices()[: case.devices])
-
-
-def _footprint(case: Case) -> int | None:
-    """How many shares are worked on at once in shared memory; None elsewhere."""
-    return None if case.executor in ("shard_map", "torch") else case.devices
 
 
 def _joined(case: Case, folder: str) -> list[int]:
