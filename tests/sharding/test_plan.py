@@ -297,3 +297,26 @@ def test_deterministic_plans_add_nothing_up_over_devices(n: int) -> None:
         for program in (p.forward, p.adjoint):
             kinds = {step.kind for step in program.steps}
             assert not kinds & {"AllReduce", "ReduceScatter", "Extend"}, name
+
+
+def test_a_free_partition_costs_no_more_than_any_that_is_asked_for() -> None:
+    """Views alone sum whole volumes, slices alone read them whole: at some number of devices a mesh
+    of two axes moves less than either (H39)."""
+    beam = ct.ConeBeam(np.linspace(0, 6, 512), ct.Detector((768, 768)), 2048.0, 3072.0)
+    A = ct.Projector(beam, ct.Grid((512, 512, 512)))
+    shapes = []
+    for n in (2, 8, 64):
+        devices = Described.several(n)
+        p = plan(A, devices=devices)
+        shapes.append(len(p.mesh.shape))
+        for partition in ("view", "z", {"view": n // 2, "z": 2}, {"view": None, "row": None}):
+            assert p.seconds < 1.03 * plan(A, devices=devices, partition=partition).seconds
+    assert shapes == [1, 2, 2]
+
+
+def test_a_grid_pays_for_what_moves_along_both_axes() -> None:
+    """With one device along the second axis a grid is a row."""
+    A, devices = compositions.projector(), Described.several(4)
+    rows = plan(A, devices=devices, partition="view")
+    grid = plan(A, devices=devices, partition={"view": 4, "row": 1})
+    assert grid.seconds == pytest.approx(rows.seconds, rel=0.02)
