@@ -21,9 +21,10 @@ from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
 from linops.space import Space
 from sharding.program import Program
-from sharding.steps import Compute, Loop
+from sharding.states import Sharded
+from sharding.steps import AllGather, Compute, Loop, ReduceScatter
 
-__all__ = ["band_lengths", "banded", "bands", "looped", "may_loop"]
+__all__ = ["band_lengths", "banded", "bands", "exchanged_bands", "looped", "may_loop"]
 
 
 def may_loop(leaf: Operator, name: str) -> bool:
@@ -116,6 +117,37 @@ def _reading(operator: LinearOperator, name: str, lo: int, length: int) -> Linea
     first = min(max(first, 0), total)
     last = max(min(last, total), first)
     return Crop.along(operator.domain, cuts, first, last, operator.rule.domain)
+
+
+def exchanged_bands(program: Program) -> dict[int, int]:
+    """Loops whose bands can be gathered, or scattered, one by one: their positions in the program,
+    and those of the movement that this makes part of the loop.
+
+    A band is then the same range of planes of every share, so that no device holds the whole of
+    what is gathered or of its partial sums.
+    """
+    found = {}
+    for position, step in enumerate(program.steps):
+        if not isinstance(step, Loop) or len(step.inputs) + len(step.outputs) != 2:
+            continue
+        name = step.bands[0]
+        rule = step.operator.rule
+        relation = rule.relation(name)
+        if name in step.cuts or rule.halo(name) or relation is Relation.ALIGNED:
+            continue
+        inward = (relation is Relation.CONTRACTED) != step.adjoint
+        side = rule.domain if relation is Relation.CONTRACTED else rule.codomain
+        axis = positions(side, name)[0][1]
+        for other, move in enumerate(program.steps):
+            if not isinstance(move, AllGather if inward else ReduceScatter):
+                continue
+            joint = step.inputs if inward else step.outputs
+            if joint != (move.outputs if inward else move.inputs):
+                continue
+            cut = program.values[(move.inputs if inward else move.outputs)[0]]
+            if program.readers[joint[0]] == 1 and cut.states[move.mesh_axis] == Sharded(axis):
+                found[position] = other
+    return found
 
 
 def band_lengths(n: int) -> Sequence[int]:

@@ -23,7 +23,7 @@ from linops.space import Space
 from linops.transforms.pytree import unpacked
 from sharding.executors.share import Share
 
-__all__ = ["BandLoop", "loops_of"]
+__all__ = ["BandLoop", "Split", "loops_of", "shared_column"]
 
 Split = Callable[[LinearOperator], tuple[Skeleton, tuple[Array, ...]]]
 
@@ -79,7 +79,8 @@ def loops_of(
     )
     # One array for all bands, where that is so on every device.
     same = tuple(
-        all(map(_equal, rows)) for rows in zip(*(columns for _, columns in tables), strict=True)
+        all(map(shared_column, rows))
+        for rows in zip(*(columns for _, columns in tables), strict=True)
     )
     return [
         BandLoop(whole, band, columns, same, starts, length, sides, first, halo)
@@ -187,7 +188,8 @@ class BandLoop(LinearOperator):
         return max(-first, 0), max(end - space.shape[axis], 0)
 
 
-def _equal(column: Sequence[Array]) -> bool:
+def shared_column(column: Sequence[Array]) -> bool:
+    """Whether one array serves all bands."""
     first = column[0]
     return all(a is first for a in column) or (
         all(map(arrays.is_numpy, column)) and all(np.array_equal(a, first) for a in column)

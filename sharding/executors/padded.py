@@ -24,6 +24,7 @@ from sharding.banding import banded
 from sharding.cost import Machine
 from sharding.executors import overlap
 from sharding.executors.band_loop import loops_of
+from sharding.executors.exchanged_loop import Exchange, exchanged_loops
 from sharding.executors.share import Share
 from sharding.homes.jax_devices import send, stacked, stacked_shape
 from sharding.mesh import Mesh
@@ -36,11 +37,15 @@ __all__ = ["Blocks", "Segment", "Slot", "description", "segments", "window_cells
 
 @dataclass(frozen=True)
 class Slot:
-    """The padded blocks of one leaf: what they share, and on each device their arrays."""
+    """The padded blocks of one leaf: what they share, and on each device their arrays.
+
+    `exchanged` where their bands are gathered or scattered one by one.
+    """
 
     skeleton: Skeleton
     leaves: tuple[tuple[Array, ...], ...]
     linear: bool
+    exchanged: bool = False
 
 
 class Blocks:
@@ -61,12 +66,13 @@ class Blocks:
         self._kept: list[Operator] = []
         self._lock = threading.RLock()
 
-    def of(self, step: Compute) -> Slot:
-        """The blocks of a step's leaf."""
-        key = (id(step.operator), step.cuts, step.bands if isinstance(step, Loop) else None)
+    def of(self, step: Compute, exchange: Exchange | None = None) -> Slot:
+        """The blocks of a step's leaf; with `exchange` as a loop that moves its bands, if so."""
+        bands = step.bands if isinstance(step, Loop) else None
+        key = (id(step.operator), step.cuts, bands, exchange)
         with self._lock:
             if key not in self._slots:
-                self._slots[key] = self._make(step)
+                self._slots[key] = self._make(step, exchange)
                 self._kept.append(step.operator)  # so that nobody else gets its id
             return self._slots[key]
 
@@ -82,10 +88,15 @@ class Blocks:
         """The shapes, dtypes and shardings of `stacked`, which nothing is allocated for."""
         return tuple(stacked_shape(self.mesh, leaf) for leaf in slot.leaves[0])
 
-    def _make(self, step: Compute) -> Slot:
+    def _make(self, step: Compute, exchange: Exchange | None) -> Slot:
         shares = [Share(step, self.mesh.shape, at) for at in self.mesh.coordinates]
         blocks: Sequence[Any] = [share.whole for share in shares]
-        if isinstance(step, Loop):
+        exchanged = None
+        if isinstance(step, Loop) and exchange is not None:
+            exchanged = exchanged_loops(shares, *step.bands, exchange, _split)
+        if exchanged is not None:
+            blocks = exchanged
+        elif isinstance(step, Loop):
             loops = loops_of(shares, *step.bands, _split)
             blocks = loops or [banded(block, *step.bands) for block in blocks]
         elif self.machine is not None and overlap.worthwhile(step, blocks[0], self.machine):
@@ -98,7 +109,9 @@ class Blocks:
                 "another partition"
             )
         linear = isinstance(step.operator, LinearOperator)
-        return Slot(parts[0][0], tuple(leaves for _, leaves in parts), linear)
+        return Slot(
+            parts[0][0], tuple(leaves for _, leaves in parts), linear, exchanged is not None
+        )
 
     def on_devices(self, slot: Slot) -> tuple[tuple[Array, ...], ...]:
         """The arrays of each device, on it."""

@@ -27,9 +27,11 @@ from linops.operator import LinearOperator
 from linops.space import ProductSpace
 from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpacked
+from sharding.banding import exchanged_bands
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.ends import End
+from sharding.executors.exchanged_loop import Exchange
 from sharding.executors.padded import Blocks, Slot, description
 from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked, together
 from sharding.memory import Account
@@ -129,8 +131,18 @@ class Engine:
         return body.account(body.described(batch), leaves)
 
     def _slots(self, program: Program) -> list[Slot | None]:
+        exchanged = exchanged_bands(program)
+
+        def slot(position: int, step: Compute) -> Slot:
+            if position not in exchanged:
+                return self.blocks.of(step)
+            m = program.steps[exchanged[position]].mesh_axis  # type: ignore[attr-defined]
+            mesh = self.plan.mesh
+            return self.blocks.of(step, Exchange(mesh.names[m], mesh.shape[m]))
+
         return [
-            self.blocks.of(step) if isinstance(step, Compute) else None for step in program.steps
+            slot(position, step) if isinstance(step, Compute) else None
+            for position, step in enumerate(program.steps)
         ]
 
     def _body(self, program: Program, points: bool = False) -> tuple[_Body, tuple[Array, ...]]:
@@ -241,6 +253,12 @@ class _Body:
             for step in program.steps
         ) or (mesh.by_batch and mesh.size > 1)
         self.program = replace(program, steps=bare)
+        # Movements that are done band by band in a loop beside them.
+        self.looped = {
+            move
+            for loop, move in exchanged_bands(program).items()
+            if (slot := slots[loop]) is not None and slot.exchanged
+        }
         self.skeletons = [None if slot is None else (slot.skeleton, slot.linear) for slot in slots]
         self.counts = [0 if slot is None else len(slot.leaves[0]) for slot in slots]
         self.at = at
@@ -375,6 +393,8 @@ class _Body:
             elif isinstance(step, Add):
                 first, *others = (held[k] for k in step.inputs)
                 held[step.outputs[0]] = functools.reduce(lambda a, b: a + b, others, first)
+            elif number in self.looped:
+                held[step.outputs[0]] = held[step.inputs[0]]
             else:
                 assert isinstance(step, Movement)
                 before, after = (program.values[k] for k in (*step.inputs, *step.outputs))
