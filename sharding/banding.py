@@ -7,7 +7,7 @@ the rounding of such sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -24,7 +24,7 @@ from sharding.program import Program
 from sharding.states import Sharded
 from sharding.steps import AllGather, Compute, Loop, ReduceScatter
 
-__all__ = ["band_lengths", "banded", "bands", "exchanged_bands", "looped", "may_loop"]
+__all__ = ["banded", "bands", "bands_in", "exchanged_bands", "looped", "may_loop"]
 
 
 def may_loop(leaf: Operator, name: str) -> bool:
@@ -150,10 +150,6 @@ def exchanged_bands(program: Program) -> dict[int, int]:
     return found
 
 
-def band_lengths(n: int) -> Sequence[int]:
-    """Lengths of bands to try, the longest first."""
-    lengths = []
-    while n > 1:
-        n = (n + 1) // 2
-        lengths.append(n)
-    return lengths
+def bands_in(program: Program) -> tuple[str, int]:
+    """The axis and the length of a program's bands."""
+    return next(step.bands for step in program.steps if isinstance(step, Loop))

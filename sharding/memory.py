@@ -12,6 +12,7 @@ from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
 from linops.cost import bytes_of
 from linops.operator import Operator
+from sharding.banding import exchanged_bands
 from sharding.program import Program
 from sharding.states import Partial, Replicated, Sharded, Windowed, share_of
 from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Slice, Step
@@ -124,17 +125,22 @@ def peaks_of(plan: Plan, program: Program) -> list[int]:
     """`peaks` of a program of a plan, on its machine."""
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     traced = shared is None and plan.executor != "torch"
-    return peaks(program, math.prod(plan.batch), shared, traced)
+    exchanged = shared is None and plan.executor == "shard_map"
+    return peaks(program, math.prod(plan.batch), shared, traced, exchanged)
 
 
 def peaks(
-    program: Program, batch: int = 1, shared: int | None = None, traced: bool = False
+    program: Program,
+    batch: int = 1,
+    shared: int | None = None,
+    traced: bool = False,
+    exchanged: bool = False,
 ) -> list[int]:
     """For each step the bytes that are held while it runs.
 
     What is read or will be read again, what is made, and the leaf's workspace: on one device, or,
     where `shared` devices work at a time in one memory, in all of it. `traced` where JAX compiles
-    the leaves.
+    the leaves, `exchanged` where bands are gathered and scattered one by one.
     """
     if shared is not None:
         return _peaks_of_process(program, batch, shared)
@@ -144,14 +150,28 @@ def peaks(
             last[k] = position
     for k in (*program.inputs, *program.outputs):
         last[k] = len(program.steps)  # the caller holds both
+    sizes = [value.local_bytes(program.mesh) for value in program.values]
+    for loop, move in exchanged_bands(program).items() if exchanged else ():
+        (k,) = set(program.steps[loop].inputs + program.steps[loop].outputs) & set(
+            program.steps[move].inputs + program.steps[move].outputs
+        )
+        sizes[k] = _band_bytes(program, program.steps[loop], sizes[k])
     alive = set(program.inputs)
     found = []
     for position, step in enumerate(program.steps):
         alive |= set(step.outputs)
-        held = sum(program.values[k].local_bytes(program.mesh) for k in alive)
+        held = sum(sizes[k] for k in alive)
         found.append(batch * (held + _workspace(program, step, traced)))
         alive = {k for k in alive if last.get(k, -1) > position}
     return found
+
+
+def _band_bytes(program: Program, step: Step, whole: int) -> int:
+    """Bytes of a band of every share, of a value that has `whole` bytes."""
+    assert isinstance(step, Loop)
+    name, length = step.bands
+    n = extent(step.operator, name)
+    return whole * min(length * max(program.mesh), n) // n
 
 
 def _block(program: Program, step: Compute) -> Operator:

@@ -1,15 +1,14 @@
 """`plan`: from a composition to a program, its placements, and what it costs.
 
-It decides how many devices are worth having where nobody names them, whether stencils are run as
-one, and what is done where memory is short. One plan for one mesh is made in
-`sharding/drafts.py`.
+It decides how many devices are worth having where nobody names them, and whether stencils are run
+as one. One plan for one mesh is made in `sharding/drafts.py`; what is done where memory is short is
+in `sharding/fitting.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,18 +16,16 @@ from linops.algebra.blocks import extent
 from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
-from sharding import banding, fusion, partitions
+from sharding import fusion, partitions
 from sharding.devices import choose, machine_of, of_ranks
 from sharding.drafts import draft
+from sharding.fitting import within_memory
 from sharding.graph import Graph, flatten
 from sharding.mesh import Mesh
 from sharding.plans import Plan, Settings
 from sharding.states import real_range
 
 __all__ = ["Plan", "plan"]
-
-_COUNTED = 8
-"""No compiler has been seen to take so many times what leaves state."""
 
 
 def plan(
@@ -149,7 +146,7 @@ def _chosen(
                 for shape in _grids(count)
             ]
     best = _with_notes(_best(plans, free), plans, devices is None, len(available))
-    return _within_memory(best, request, chunks)
+    return within_memory(best, request, chunks)
 
 
 def _best(plans: Sequence[Plan], free: bool) -> Plan:
@@ -222,67 +219,6 @@ def _idle(found: Plan) -> bool:
         if sizes and all(real_range(size, n, n - 1)[0] >= size for size in sizes):
             return True
     return False
-
-
-def _within_memory(found: Plan, request: partitions.Request, chunks: dict[str, int]) -> Plan:
-    """The plan, run in bands where that is asked for, or where it would not fit."""
-    if chunks:
-        found = _in_bands(found, chunks)
-    allowed = found.machine.memory if found.memory is None else float(found.memory)
-    if allowed is None or _surely_fits(found, allowed) or found.footprint.total <= allowed:
-        return found
-    least = found.footprint.total
-    for other in _smaller(found, request, bool(chunks)):
-        least = min(least, other.footprint.total)
-        if least <= allowed:
-            return other
-    needed = found.footprint
-    raise PlacementError(
-        f"{found.operator.name} needs {needed.total:,} bytes on each of {found.mesh.size} devices "
-        f"({needed.resident:,} resident, at most {needed.peak:,} in {needed.step}), allowed are "
-        f"{int(allowed):,}; in bands it takes {least:,} at least: use more devices, another "
-        "partition, or more memory"
-    )
-
-
-def _surely_fits(found: Plan, allowed: float) -> bool:
-    """Whether a compiled plan is so far from its limit that the compiler need not be asked."""
-    return found.executor == "shard_map" and _COUNTED * found.stated.total <= allowed
-
-
-def _smaller(found: Plan, request: partitions.Request, fixed: bool) -> Iterator[Plan]:
-    """Plans that hold less: in bands, without partial sums, both."""
-    plans = [found]
-    if not found.deterministic and not request.names:
-        settings = replace(found.settings, deterministic=True)
-        with contextlib.suppress(PlacementError):
-            owned = draft(found.operator, found.mesh, settings, request, found.graph)
-            notes = (*found.notes, "no partial sums: they would not fit")
-            plans.append(replace(owned, notes=notes))
-    for one in plans:
-        yield one
-        if fixed:
-            continue
-        heaviest = max(
-            one.forward.computes(), key=lambda step: step.operator.cost().workspace, default=None
-        )
-        if heaviest is None:
-            continue
-        for name in heaviest.operator.rule.names:
-            if name in heaviest.cuts or not banding.may_loop(heaviest.operator, name):
-                continue
-            for length in banding.band_lengths(extent(heaviest.operator, name)):
-                yield _in_bands(one, {name: length})
-
-
-def _in_bands(found: Plan, chunks: dict[str, int]) -> Plan:
-    adjoint = found.adjoint
-    return replace(
-        found,
-        forward=banding.looped(found.forward, chunks),
-        adjoint=None if adjoint is None else banding.looped(adjoint, chunks),
-        notes=(*found.notes, f"in bands: {chunks}"),
-    )
 
 
 def _with_notes(best: Plan, plans: Sequence[Plan], free: bool, available: int) -> Plan:

@@ -21,11 +21,15 @@ from linops.operator import LinearOperator
 from linops.rule import Relation
 from linops.space import Space
 from linops.transforms.pytree import unpacked
+from sharding.banding import exchanged_bands
 from sharding.executors.band_loop import Split, shared_column
 from sharding.executors.share import Share
+from sharding.mesh import Mesh
+from sharding.program import Program
 from sharding.states import share_of
+from sharding.steps import Movement
 
-__all__ = ["Exchange", "ExchangedLoop", "exchanged_loops"]
+__all__ = ["Exchange", "ExchangedLoop", "exchanged_loops", "exchanges"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,16 @@ class Exchange:
 
     name: str
     devices: int
+
+
+def exchanges(program: Program, mesh: Mesh) -> dict[int, Exchange]:
+    """Where the loops of a program, by position, exchange their bands."""
+    found = {}
+    for loop, position in exchanged_bands(program).items():
+        move = program.steps[position]
+        assert isinstance(move, Movement)
+        found[loop] = Exchange(mesh.names[move.mesh_axis], mesh.shape[move.mesh_axis])
+    return found
 
 
 def exchanged_loops(

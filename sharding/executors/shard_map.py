@@ -31,7 +31,7 @@ from sharding.banding import exchanged_bands
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.ends import End
-from sharding.executors.exchanged_loop import Exchange
+from sharding.executors.exchanged_loop import exchanges
 from sharding.executors.padded import Blocks, Slot, description
 from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked, together
 from sharding.memory import Account
@@ -131,18 +131,10 @@ class Engine:
         return body.account(body.described(batch), leaves)
 
     def _slots(self, program: Program) -> list[Slot | None]:
-        exchanged = exchanged_bands(program)
-
-        def slot(position: int, step: Compute) -> Slot:
-            if position not in exchanged:
-                return self.blocks.of(step)
-            m = program.steps[exchanged[position]].mesh_axis  # type: ignore[attr-defined]
-            mesh = self.plan.mesh
-            return self.blocks.of(step, Exchange(mesh.names[m], mesh.shape[m]))
-
+        moved = exchanges(program, self.plan.mesh)
         return [
-            slot(position, step) if isinstance(step, Compute) else None
-            for position, step in enumerate(program.steps)
+            self.blocks.of(step, moved.get(number)) if isinstance(step, Compute) else None
+            for number, step in enumerate(program.steps)
         ]
 
     def _body(self, program: Program, points: bool = False) -> tuple[_Body, tuple[Array, ...]]:
