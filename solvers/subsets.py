@@ -83,7 +83,7 @@ class Descent:
         self.c, self._bounds, self._max_step = 1.0 / sigma**2, bounds, max_step
         self._domain: Any = run.A.domain
         self._codomain: Any = run.A.codomain
-        d = self._domain
+        d: Any = self._domain
         self._plain = Space(d.shape, d.dtype, d.axes, d.spacing)
         donated = () if run.watched else ("x",)
         self._pass = self._domain.compiled(_passed, (*donated, "e"))

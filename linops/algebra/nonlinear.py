@@ -164,6 +164,9 @@ class Multiple(Operator):
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         return self.base._input_range(axis, start, stop)
 
+    def _member_range(self, member: int, axis: str, start: int, stop: int) -> tuple[int, int]:
+        return self.base._member_range(member, axis, start, stop)
+
     def _derive_rule(self) -> Rule:
         return self.base.rule
 
