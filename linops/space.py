@@ -380,13 +380,16 @@ class ProductSpace:
             )
         for number, (space, part) in enumerate(zip(self.spaces, x, strict=True)):
             space.check_shape(part, f"member {number} of {owner}")
-        arrays.namespace(*x)
+        self._check_namespace(x)
         batches = {tuple(p.shape)[: p.ndim - s.ndim] for s, p in zip(self.spaces, x, strict=True)}
         if len(batches) > 1:
             raise ShapeError(
                 f"{owner} takes equal leading batch axes in all members, got "
                 + " and ".join(map(str, sorted(batches)))
             )
+
+    def _check_namespace(self, x: Sequence[Array]) -> None:
+        arrays.namespace(*x)
 
     def describe_shape(self) -> str:
         """The members' shapes with the names of their axes."""

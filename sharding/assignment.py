@@ -60,7 +60,8 @@ class Constraint:
     entries, exits
         Fixed states of inputs and outputs; None where they are free.
     ends
-        The array axes of an edge along which elements may be cut, where they are free.
+        The array axes of an input or output along one of which its elements are cut, none where
+        they are copies; None where that is free.
     mirrored
         Whether outputs have the states of the inputs: a self-adjoint operator is its own adjoint.
     """
@@ -231,11 +232,11 @@ class _Walk:
     def _free(self, edge: int, taken: Sequence[State]) -> tuple[State, ...]:
         axes = {_axis(state) for state in taken}
         shape = self.graph.edges[edge].shape
-        legal = (
-            set(range(len(shape))) if self.constraint.ends is None else self.constraint.ends(edge)
-        )
-        cuts = [Sharded(a) for a, n in enumerate(shape) if a in legal - axes and n > 1]
-        return (REPLICATED, *cuts)
+        if self.constraint.ends is None:
+            cuts = [Sharded(a) for a, n in enumerate(shape) if a not in axes and n > 1]
+            return (REPLICATED, *cuts)
+        bound = self.constraint.ends(edge) - axes if self.n > 1 else ()
+        return tuple(map(Sharded, sorted(bound))) or (REPLICATED,)
 
     # --- what it costs ----------------------------------------------------------------------
 

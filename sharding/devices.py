@@ -25,6 +25,7 @@ __all__ = [
     "family",
     "host_memory",
     "machine_of",
+    "more",
     "of_ranks",
     "portable",
     "returned",
@@ -155,7 +156,7 @@ def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
     if executor not in known:
         raise PlacementError(f"executor is {executor!r}; it is one of {', '.join(known)}")
     listed = _listed(devices)
-    if listed and not all(isinstance(d, int) for d in listed):
+    if listed and not all(map(_is_count, listed)):
         return _given(listed, executor)
     if executor == "torch" or (executor == "auto" and devices is None and world() > 1):
         return _numbered(devices, listed, _ranks(), "ranks"), "torch"
@@ -171,10 +172,15 @@ def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
         workers: Sequence[Any] = [Worker(i) for i in range(pool.workers())]
         return tuple(workers), "threads" if executor == "auto" else executor
     # Threads may outnumber the cores: results do not depend on their number.
-    count = max(listed) + 1 if listed else devices
-    found = tuple(Worker(i) for i in range(max(_count(count), 1)))
+    count = max(*listed, 0) + 1 if listed else _count(devices)
+    found = tuple(Worker(i) for i in range(count))
     chosen = _numbered(devices, listed, found, "workers")
     return chosen, "threads" if executor == "auto" else executor
+
+
+def more(devices: Sequence[Any]) -> str:
+    """Where more devices of this kind come from, for messages."""
+    return _MORE_CPUS if getattr(devices[0], "platform", None) == "cpu" else ""
 
 
 def of_ranks(devices: Any, executor: str) -> bool:
@@ -205,7 +211,7 @@ def machine_of(devices: Sequence[Any], executor: str) -> Machine:
 
 
 def _listed(devices: Any) -> tuple[Any, ...]:
-    if devices is None or (isinstance(devices, (str, int)) and not isinstance(devices, bool)):
+    if devices is None or isinstance(devices, str) or _is_count(devices):
         return ()
     if isinstance(devices, (list, tuple)):
         if not devices:
@@ -219,6 +225,10 @@ def _listed(devices: Any) -> tuple[Any, ...]:
         f"devices is {devices!r}; it is None, a number, a platform such as 'cpu', or a list of "
         "devices or of their numbers"
     )
+
+
+def _is_count(devices: Any) -> bool:
+    return hasattr(devices, "__index__") and not isinstance(devices, bool)
 
 
 def _given(devices: tuple[Any, ...], executor: str) -> tuple[tuple[Any, ...], str]:
@@ -269,9 +279,9 @@ def _numbered(
         return tuple(found)
     count = _count(devices)
     if not 1 <= count <= len(found):
-        hint = _MORE_CPUS if what == "JAX devices" else ""
         raise PlacementError(
-            f"devices={count}: there are {len(found)} {what}, {[str(d) for d in found]}{hint}"
+            f"devices={count}: there are {len(found)} {what}, "
+            f"{[str(d) for d in found]}{more(found)}"
         )
     return tuple(found[:count])
 
@@ -299,7 +309,7 @@ def _jax_devices(platform: str | None) -> tuple[Any, ...]:
 
 
 def _accelerated() -> bool:
-    """Whether JAX is in use with devices that are no CPU, or several of them."""
+    """Whether JAX is in use, with devices that are no CPU."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not getattr(bridge, "_backends", None):
         return False

@@ -354,7 +354,8 @@ def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_placed(x: Any, space: Any) -> bool:
-    return all(
+    """Whether an element is placed, or a member of it: plain ones are then put beside it."""
+    return any(
         arrays.is_distributed(part) or member.placement.holds(part)
         for member, part in _pairs(x, space)
     )

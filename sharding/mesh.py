@@ -60,6 +60,11 @@ class Mesh:
         """A mesh of one axis."""
         return cls(tuple(devices), (len(devices),), (name,))
 
+    @classmethod
+    def like(cls, mesh: Any) -> Mesh:
+        """The mesh of the devices and names of a `jax.sharding.Mesh`."""
+        return cls(tuple(mesh.devices.flat), mesh.devices.shape, tuple(mesh.axis_names))
+
     @property
     def size(self) -> int:
         """The number of devices."""

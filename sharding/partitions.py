@@ -47,9 +47,9 @@ class Request:
         return way.cut not in others
 
     def ends(self, m: int, graph: Graph, edge: int) -> set[int]:
-        """The array axes of an input or output that mesh axis `m` may cut: those of its name, so
-        that what has no such axis has a copy on every device."""
-        found = set()
+        """The array axes of an input or output of the name of mesh axis `m`: it is cut along one
+        of them, and what has no such axis has a copy on every device."""
+        alike, found = _added(graph, edge), set()
         for node in graph.nodes:
             if node.operator is None:
                 continue
@@ -57,7 +57,7 @@ class Request:
             rule = node.operator.rule
             for edges, members in ((node.inputs, rule.domain), (node.outputs, rule.codomain)):
                 for k, row in zip(edges, members, strict=True):
-                    if k == edge:
+                    if k in alike:
                         found |= {p for p, axis in enumerate(row) if axis.name in names}
         return found
 
@@ -88,7 +88,8 @@ def request(graph: Graph, partition: Any, devices: int | None) -> Request:
     if devices is not None and math.prod(sizes.values()) != devices:
         raise PlacementError(
             f"partition {dict(partition)} takes {math.prod(sizes.values())} devices, there are "
-            f"{devices}; name sizes whose product is that, or None for a near-square one"
+            f"{devices}; name sizes whose product is that, or None for a near-square one; axes "
+            f"that may be split: {_splittable(graph)}"
         )
     return Request(names, sizes)
 
@@ -124,20 +125,32 @@ def _sizes(partition: Mapping[str, Any], devices: int | None) -> dict[str, int]:
 
 def _check(graph: Graph, name: str) -> None:
     having = [leaf for leaf in graph.leaves if _named(leaf, name)]
-    splittable = sorted(
-        {way.cut for leaf in graph.leaves for way in options(leaf, 1) if way.cut is not None}
-    )
     if not having:
         raise PlacementError(
             f"no leaf has an axis {name!r} ({', '.join(leaf.name for leaf in graph.leaves)}); "
-            f"axes that may be split: {', '.join(splittable) or 'none'}"
+            f"axes that may be split: {_splittable(graph)}"
         )
     for leaf in having:
         if not _names_in(leaf, name):
             raise PlacementError(
                 f"{leaf.name} must not be split along {name!r}: its rule is '{leaf.rule}'; axes "
-                f"that may be split: {', '.join(splittable) or 'none'}"
+                f"that may be split: {_splittable(graph)}"
             )
+
+
+def _added(graph: Graph, edge: int) -> set[int]:
+    """The edge and those that sums join it with: they have the same axes."""
+    found = {edge}
+    for node in (*graph.nodes, *reversed(graph.nodes)):
+        ends = {*node.inputs, *node.outputs}
+        if node.operator is None and ends & found:
+            found |= ends
+    return found
+
+
+def _splittable(graph: Graph) -> str:
+    found = {way.cut for leaf in graph.leaves for way in options(leaf, 1) if way.cut is not None}
+    return ", ".join(sorted(found)) or "none"
 
 
 def _named(leaf: Operator, name: str) -> set[str]:

@@ -8,6 +8,7 @@ and ranks is in `sharding/homes/`; nobody else moves an array to a device.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -41,7 +42,7 @@ class Placement:
         Entries with padding, a multiple of the number of devices along the mesh axis; by default
         the smallest.
     mesh
-        The devices on their grid; by default a row.
+        The devices on their grid, a `Mesh` or one of JAX; by default a row.
     ndim
         Axes of an element without batch axes; None where arrays come without batch axes.
 
@@ -68,8 +69,12 @@ class Placement:
         object.__setattr__(self, "devices", tuple(self.devices))
         if not self.devices:
             raise PlacementError("a placement has one or more devices, got none")
+        for name in ("axis", "real_size", "padded_size"):
+            object.__setattr__(self, name, _whole(getattr(self, name), name))
         if self.mesh is None:
             object.__setattr__(self, "mesh", Mesh.row(self.devices))
+        elif not isinstance(self.mesh, Mesh):
+            object.__setattr__(self, "mesh", Mesh.like(self.mesh))
         assert self.mesh is not None
         if self.mesh.devices != self.devices:
             raise PlacementError(
@@ -90,11 +95,14 @@ class Placement:
                 sizes.append(None)
                 continue
             if axis < 0 or (self.ndim is not None and axis >= self.ndim):
-                raise PlacementError(f"axis {axis} is no axis of an element of {self.ndim} axes")
+                raise PlacementError(
+                    f"axis {axis} is no axis of an element; count from 0, its first axis"
+                    + ("" if self.ndim is None else f", to {self.ndim - 1}")
+                )
             if size is None or size < 0:
                 raise PlacementError(f"axis {axis} is cut: its real_size is a count, got {size!r}")
             least = math.ceil(size / n) * n
-            total = least if wide is None else int(wide)
+            total = least if wide is None else wide
             sizes.append(total)
             if total < size or total % n:
                 raise PlacementError(
@@ -213,7 +221,13 @@ class Placement:
         return self.home.put(self, x)
 
     def gather(self, x: Array) -> Array:
-        """The array of the real shape, on one device; `gather(put(x))` is x, bit for bit."""
+        """The array of the real shape, on one device; `gather(put(x))` is x, bit for bit.
+
+        Raises
+        ------
+        PlacementError
+            For an array that lies elsewhere, unless it is plain and of the real shape.
+        """
         return self.home.gather(self, x)
 
     def holds(self, x: Array) -> bool:
@@ -344,3 +358,13 @@ def _unpickled(
     axis: Any, real_size: Any, padded_size: Any, mesh: Mesh, ndim: int | None
 ) -> Placement:
     return Placement(mesh.devices, axis, real_size, padded_size, mesh, ndim)
+
+
+def _whole(value: Any, name: str) -> Any:
+    """Counts as Python's, so that placements compare by value; a list is a tuple."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_whole(entry, name) for entry in value)
+    try:
+        return None if value is None else operator.index(value)
+    except TypeError:
+        raise PlacementError(f"{name} is {value!r}; it is a whole number or None") from None

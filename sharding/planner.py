@@ -17,7 +17,7 @@ from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
 from sharding import fusion, partitions
-from sharding.devices import choose, machine_of, of_ranks
+from sharding.devices import choose, machine_of, more, of_ranks
 from sharding.drafts import draft
 from sharding.fitting import within_memory
 from sharding.graph import Graph, flatten
@@ -126,7 +126,7 @@ def _chosen(
     if request.shape and math.prod(request.shape) > len(available):
         raise PlacementError(
             f"partition {partition!r} takes {math.prod(request.shape)} devices, there are "
-            f"{len(available)}"
+            f"{len(available)}{more(available)}"
         )
 
     def drafted(shape: tuple[int, ...], names: tuple[str, ...]) -> Plan:

@@ -66,8 +66,8 @@ class PlacedSpace(Space):
         return self.placement.home.apart and self.placement.holds(x)
 
     def gather(self, x: Array) -> Array:
-        """The array of the real shape."""
-        return self.placement.gather(x) if self.placement.holds(x) else x
+        """The array of the real shape; a plain one is returned as it is."""
+        return self.placement.gather(x)
 
     def zeros(self, like: Any = None) -> Array:
         """Zeros, made on the devices."""
@@ -165,6 +165,11 @@ class PlacedProductSpace(ProductSpace):
         assert isinstance(first, PlacedSpace)
         with _together(first.placement):
             super().check_shape(x, owner)
+
+    def _check_namespace(self, x: Sequence[Array]) -> None:
+        # Plain members are put beside placed ones, of whatever namespace they are.
+        if not any(m.lives_apart(part) for m, part in zip(self.members, x, strict=True)):
+            super()._check_namespace(x)
 
     def lower(self, operator: Operator) -> Operator:
         """`operator` on these placements."""

@@ -22,7 +22,8 @@ __all__ = ["plain", "refuse_misplaced", "typed_elsewhere"]
 
 
 def refuse_misplaced(placement: Placement, x: Any) -> None:
-    """Raise where `x` lies in shares that are not those of a placement, as far as that is known.
+    """Raise where `x` lies in shares that are not those of a placement, or in copies on other
+    devices, as far as that is known.
 
     Raises
     ------
@@ -41,7 +42,9 @@ def refuse_misplaced(placement: Placement, x: Any) -> None:
         if _order(beneath.sharding) == placement.devices:
             return  # whatever its shares are: a trace may move it
         x = beneath
-    if len(x.sharding.device_set) > 1 and not x.sharding.is_fully_replicated:
+    found = x.sharding.device_set
+    here = x.sharding.is_fully_replicated and found == set(placement.devices)
+    if len(found) > 1 and not here:
         spec = getattr(x.sharding, "spec", x.sharding)
         where = ", ".join(map(str, _order(x.sharding)))
         _refuse(placement, x, f"lies on [{where}] in shares {spec}")

@@ -65,6 +65,10 @@ class JaxDevices:
         if arrays.is_traced(x):
             part = x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
             return jax_arrivals.plain(part)
+        if not _lies_on(placement, x):
+            self.forbid(placement, x)
+            placement.check(x)
+            return x
         shape = placement.real_shape(tuple(x.shape))
         if not (x.is_fully_addressable or x.is_fully_replicated):
             x = together(_replicated(x.sharding.mesh), placement.devices, x)
@@ -358,6 +362,14 @@ def _knows(x: Any, mesh: Any) -> bool:
     import jax
 
     return bool(jax.typeof(x).sharding.mesh == jax_mesh(mesh).abstract_mesh)
+
+
+def _lies_on(placement: Placement, x: Any) -> bool:
+    """Whether `x` is a padded array on these devices, as a program of the user's may split it."""
+    if not arrays.is_jax(x) or x.sharding.device_set != set(placement.devices):
+        return False
+    shape = tuple(x.shape)
+    return placement.padded_shape(shape) == shape
 
 
 def _is_here(device: Any) -> bool:

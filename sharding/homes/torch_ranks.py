@@ -51,7 +51,10 @@ class RankMemory:
         return _cut(placement, ranks, x)
 
     def gather(self, placement: Placement, x: Any) -> Any:
-        """The whole array, on every rank."""
+        """The whole array, on every rank; a plain one as it is."""
+        if not arrays.is_distributed(x):
+            placement.check(x)
+            return x
         ranks = ranks_of(_mesh(placement))
         if recording(x):
             return apply_pair(

@@ -76,6 +76,51 @@ def test_what_is_refused() -> None:
         p.put(np.ones((7, 2)))
 
 
+def test_only_what_lives_here_is_gathered() -> None:
+    p = _row(2, 7)
+    x = np.arange(14, dtype="float32").reshape(7, 2)
+    assert p.gather(x) is x
+    devices = tuple(jax.devices("cpu"))
+    elsewhere = [Placement(devices[:3], 0, 7), Placement(devices[2:4], 0, 7)]
+    for other in (np.ones((8, 2)), jnp.ones((8, 2)), *(q.put(x) for q in elsewhere)):
+        with pytest.raises(PlacementError, match="planes|lies on"):
+            p.gather(other)
+    summed = jax.jit(lambda x: jnp.cumsum(x, 0))(p.put(x))  # split as XLA pleases
+    np.testing.assert_array_equal(p.gather(summed), np.cumsum(x, 0))
+
+
+def test_a_mesh_of_jax_is_taken() -> None:
+    devices = jax.devices("cpu")[:6]
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 3), ("view", "z"))
+    p = Placement(devices, (0, 1), (5, 7), (6, 9), mesh)
+    assert p.mesh == Mesh(tuple(devices), (2, 3), ("view", "z"))
+    assert p.put(np.ones((5, 7), "float32")).sharding.mesh.shape == {"view": 2, "z": 3}
+
+
+def test_plain_members_are_put_beside_placed_ones() -> None:
+    space = lo.Space((7, 2), "float32", ("z", "x"))
+    H = lo.hstack([lo.Gradient(space), 2 * lo.Gradient(space)])
+    B = plan(H, devices=jax.devices("cpu")[:2], partition="z").lower()
+    u = space.random(1)
+    placed = B.plan.domain_placement[0].put(u)
+    for element in ((placed, u), (jnp.asarray(u), placed)):
+        found = B @ element
+        assert found.shape == (2, 8, 2)
+        np.testing.assert_allclose(B.codomain.gather(found), H @ (u, u), atol=1e-5)
+    assert type(B @ (u, u)) is np.ndarray
+    with pytest.raises(DTypeError, match="one namespace"):
+        B @ (u, jnp.asarray(u))
+
+
+def test_copies_on_other_devices_are_another_placement() -> None:
+    space = lo.Space((7, 2), "float32", ("z", "x"))
+    A = lo.SumOver(space, ("z",))
+    B, C = (plan(A, devices=jax.devices("cpu")[:n], partition="z").lower() for n in (2, 3))
+    y = C.codomain.put(np.ones(2, "float32"))
+    with pytest.raises(PlacementError, match="same devices and partition"):
+        B.H @ y
+
+
 def test_an_element_of_another_plan_is_refused() -> None:
     space = lo.Space((7, 2), "float32", ("z", "x"))
     G = lo.Gradient(space)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,31 @@ def test_a_larger_share_may_be_asked_for() -> None:
 def test_a_padded_size_that_does_not_hold_equal_shares_is_refused(padded: int) -> None:
     with pytest.raises(PlacementError, match="the smallest is 8"):
         Placement(WORKERS[:2], 0, 7, padded)
+
+
+def test_counts_of_any_kind_are_compared_by_value() -> None:
+    mesh = Mesh(WORKERS, (2, 3), ("a", "b"))
+    one = Placement(list(WORKERS), [np.int64(0), 1], [5, np.int32(7)], [6, 9], mesh)
+    assert one == Placement(WORKERS, (0, 1), (5, 7), None, mesh)
+    assert hash(one) == hash(Placement(WORKERS, (0, 1), (5, 7), None, mesh))
+    assert pickle.loads(pickle.dumps(one)) == one
+    with pytest.raises(FrozenInstanceError):
+        one.axis = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("z", 7), "axis is 'z'; it is a whole number"),
+        ((0, 7.5), "real_size is 7.5"),
+        ((-1, 7), "count from 0"),
+        ((0, None), "real_size is a count"),
+        (((0, 1), (5, 7)), "one entry for each of 1 axes"),
+    ],
+)
+def test_entries_of_another_kind_are_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        Placement(WORKERS[:2], *arguments)
 
 
 def test_two_axes_on_two_mesh_axes() -> None:

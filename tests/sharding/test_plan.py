@@ -73,6 +73,24 @@ def test_only_operators_are_planned() -> None:
         plan(np.eye(3))
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_name_cuts_inputs_and_outputs_that_have_it(n: int) -> None:
+    """However small they are, and where sums join them."""
+    space = lo.Space((7, 4), "float32", ("z", "x"))
+    G = lo.Gradient(space)
+    for A, ins, outs in (
+        (G, [0], [1]),
+        (lo.hstack([G, 2 * G]), [0, 0], [1]),
+        (lo.vstack([G, lo.Identity(space)]), [0], [1, 0]),
+        (lo.Identity(space) - G.gram(), [0], [0]),
+        (lo.TotalVariation(space, 1e-3), [0], [None]),
+        (lo.Gradient(lo.Space((1, 4), axes=("z", "x"))), [0], [1]),
+    ):
+        p = plan(A, devices=Described.several(n), partition="z")
+        assert [q.axis for q in p.domain_placements] == ins, A
+        assert [q.axis for q in p.codomain_placements] == outs, A
+
+
 @pytest.mark.parametrize(("n", "shape"), [(4, (2, 2)), (6, (3, 2)), (8, (4, 2)), (7, (7, 1))])
 def test_open_sizes_are_near_square(n: int, shape: tuple[int, int]) -> None:
     p = plan(compositions.projector(), devices=n, partition={"view": None, "z": None})
