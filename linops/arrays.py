@@ -513,6 +513,7 @@ def scatter_add(values: Array, index: Array, size: int) -> Array:
         return out
     out = zeros(shape, dtype_of(values), values)
     if is_jax(values):
+        # Under contention hundreds of times slower on NVIDIA in jax 0.10.2 to 0.11.0 (jax#38806).
         jnp = sys.modules["jax"].numpy
         return out.at[..., jnp.where(index < 0, size, index)].add(values, mode="drop")
     if is_torch(values):
@@ -600,6 +601,7 @@ def mapped(count: int, body: Callable[[Any], Any], like: Array) -> Any:
     """`body(i)` for i in range(count), stacked: compiled in JAX, else a Python loop."""
     if is_jax(like) and count != 1:
         jax = sys.modules["jax"]
+        # Never with batch_size=, which has given wrong results (jax#27591).
         return jax.lax.map(body, jax.numpy.arange(count))
     return namespace(like).stack([body(i) for i in range(count)])
 

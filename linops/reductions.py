@@ -21,6 +21,8 @@ __all__ = ["dot", "paired_dot", "summed_pairs"]
 
 _BLOCK = 1 << 16
 _ROWS = 64
+_RANK = 6
+"""Of what XLA multiplies and sums: above it jax 0.10.2 and 0.11.0 crash or hang (jax#39257)."""
 
 
 def dot(a: Array, b: Array, ndim: int, host: bool = True) -> Any:
@@ -96,6 +98,9 @@ def paired_dot(a: Array, b: Array, ndim: int, ordered: bool = False) -> tuple[Ar
     jax = sys.modules["jax"]
     jnp = jax.numpy
     complex_ = arrays.dtype_of(a).kind == "c"
+    if a.ndim > _RANK:
+        a, b = (x.reshape(*x.shape[: x.ndim - ndim], -1) for x in (a, b))
+        ndim = 1
     if jax.config.jax_enable_x64 and not ordered:
         dtype = jnp.complex128 if complex_ else jnp.float64
         product = jnp.conj(a).astype(dtype) * b.astype(dtype)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import linops as lo
+
 jax = pytest.importorskip("jax")
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -67,3 +69,21 @@ def test_fused_reductions_are_right(dtype: str, x64: bool) -> None:
 
 def test_eight_host_devices() -> None:
     assert len(jax.devices("cpu")) == 8
+
+
+def test_products_of_many_axes_are_summed_flat() -> None:
+    """Multiply-and-reduce of rank 7 and above crashes or hangs in 0.10.2 and 0.11.0 (jax#39257)."""
+    space = lo.Space((2,) * 8, "float64")
+    a, b = space.random(0), space.random(1)
+    with jax.enable_x64(True):
+        traced = jax.make_jaxpr(space.inner)(a, b)
+        assert float(jax.jit(space.inner)(a, b)) == pytest.approx(float(np.sum(a * b)), rel=1e-14)
+    assert not re.findall(r"f64\[(?:2,){6,}2\] = mul", str(traced)), traced
+
+
+def test_no_map_is_split_into_batches() -> None:
+    """`lax.map(..., batch_size=)` has given wrong results (jax#27591): nothing uses it."""
+    wings = ("linops", "geometries", "sharding", "solvers")
+    files = [path for wing in wings for path in (PROJECT / wing).rglob("*.py")]
+    calls = [path for path in files if re.search(r"lax\.map\([^#]*?batch_size=", path.read_text())]
+    assert len(files) > 100 and calls == []

@@ -165,6 +165,7 @@ class BandLoop(LinearOperator):
             if made is None:
                 return total + part
             if not adjoint:
+                # In jax 0.11.1 each costs the whole of `total` on the CPU.
                 return lax.dynamic_update_slice_in_dim(total, part, at, total.ndim + made)
             wide = self._planes(True)
             old = lax.dynamic_slice_in_dim(total, at, wide, total.ndim + made)
