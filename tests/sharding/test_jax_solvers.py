@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from typing import Any
 import compositions
 import numpy as np
 import pytest
+from solves import SOLVES, assert_same, problem
 
 import linops as lo
 import solvers
-from linops.errors import CheckpointError
+from linops.errors import CheckpointError, PlacementError
 from sharding import plan
 from sharding.executors.shard_map import Engine
 from sharding.states import REPLICATED, Sharded
@@ -38,10 +40,10 @@ def _problem(seed: int = 0) -> tuple[Any, Any, np.ndarray]:
 
 
 _SOLVERS = {
-    "cgls": lambda A, y, n: solvers.cgls(A, y, iterations=n, damp=3.0),
-    "sirt": lambda A, y, n: solvers.sirt(A, y, iterations=n),
-    "adam": lambda A, y, n: solvers.tv(A, y, weight=0.1, iterations=n),
-    "pdhg": lambda A, y, n: solvers.tv(A, y, weight=0.1, iterations=n, method="pdhg"),
+    "cgls": lambda A, y, n, **o: solvers.cgls(A, y, iterations=n, damp=3.0, **o),
+    "sirt": lambda A, y, n, **o: solvers.sirt(A, y, iterations=n, **o),
+    "adam": lambda A, y, n, **o: solvers.tv(A, y, weight=0.1, iterations=n, **o),
+    "pdhg": lambda A, y, n, **o: solvers.tv(A, y, weight=0.1, iterations=n, method="pdhg", **o),
 }
 
 
@@ -88,6 +90,42 @@ def test_a_solve_is_one_program(
         counts.append(seen)
     assert counts[0] == counts[1]
     assert "Compiling" not in caplog.text
+
+    # A tolerance that is met half way is met after the same iteration, wherever the start lies.
+    start = np.abs(A.domain.random(3))
+    goal = 1.001 * solve(A, y, 7, x0=start).residual_history[-1]
+    wanted = solve(A, y, 30, x0=start, atol=goal)
+    held = []
+    for x0 in (start, B.domain.put(start)) * 2:
+        got = solve(B, placed, 30, x0=x0, atol=goal)
+        assert (got.iterations, got.reason) == (wanted.iterations, wanted.reason)
+        assert wanted.converged and got.iterations <= 7
+        np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-8)
+        assert B.domain.placement.holds(got.solution)
+        gc.collect()
+        held.append(sum(a.nbytes for a in jax.live_arrays()))
+    # Nothing stays of a solve, and nothing that was given is taken.
+    assert held[1] == held[3]
+    np.testing.assert_array_equal(B.codomain.gather(placed), y)
+    np.testing.assert_array_equal(B.domain.gather(x0), start)
+    turned = plan(A, devices=jax.devices("cpu")[2::-1], executor="shard_map", partition="z").lower()
+    with pytest.raises(PlacementError, match="lies on"):
+        solve(B, placed, 2, x0=turned.domain.put(start))
+    with pytest.raises(TypeError, match="y is traced by JAX.*outside of jit"):
+        jax.jit(lambda y: solve(B, y, 2).solution)(placed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None:
+    A, y = problem()
+    partition = "view" if n in (1, 5) else "z"
+    B = plan(A, devices=jax.devices("cpu")[:n], executor=executor, partition=partition).lower()
+    for solve in SOLVES.values():
+        got = solve(B, B.codomain.put(y))
+        assert B.domain.placement.holds(got.solution)
+        assert_same(got, solve(A, y), B.domain.gather(got.solution))
 
 
 def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
