@@ -160,17 +160,17 @@ def _joined(case: Case, folder: str) -> list[int]:
     sent: list[int] = []
     gather, exchange, post = agreement.gather_rows, dist.all_to_all_single, dist.batch_isend_irecv
 
-    def gathered(out: Any, rows: Any, group: Any = None) -> None:
+    def gathered(out: Any, rows: Any, group: Any = None, **options: Any) -> Any:
         if group is not None:  # else an agreement, of fixed size
             sent.append(rows.nbytes * (case.devices - 1))
-        gather(out, rows, group)
+        return gather(out, rows, group, **options)
 
     def exchanged(
-        out: Any, rows: Any, got: Any = None, given: Any = None, group: Any = None
-    ) -> None:
+        out: Any, rows: Any, got: Any = None, given: Any = None, group: Any = None, **options: Any
+    ) -> Any:
         own = 1 / case.devices if given is None else given[case.rank] / max(sum(given), 1)
         sent.append(round(rows.nbytes * (1 - own)))
-        exchange(out, rows, got, given, group=group)
+        return exchange(out, rows, got, given, group=group, **options)
 
     def posted(operations: list[Any]) -> Any:
         sent.extend(o.tensor.nbytes for o in operations if o.op is dist.isend)

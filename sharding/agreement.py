@@ -7,15 +7,16 @@ Either way the process group can be used again. Ranks run one program: their n-t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from linops.errors import PlacementError
 from sharding.devices import world
 
-__all__ = ["WORDS", "gather_rows", "made_together", "refuse", "settle"]
+__all__ = ["WORDS", "gather_rows", "made_together", "posted", "refuse", "settle", "waiting"]
 
 T = TypeVar("T")
 Words = tuple[int, ...]
@@ -24,6 +25,7 @@ WORDS = 16
 """How many integers travel with an agreement."""
 
 _MESSAGE = 480
+_PATIENCE = 2.0  # seconds, for those who waited to say so
 _count = 0
 
 
@@ -93,12 +95,27 @@ def made_together(make: Callable[[], T], describe: Callable[[T], str]) -> T:
     return made
 
 
-def gather_rows(out: Any, rows: Any, group: Any = None) -> None:
+def gather_rows(out: Any, rows: Any, group: Any = None, async_op: bool = False) -> Any:
     """Everybody's rows, one after the other, in `out`; by the name that this torch has for it."""
     import torch.distributed as dist
 
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(out, rows, group=group)
+    return gather(out, rows, group=group, async_op=async_op)
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Where an exchange fails within, the rank that did not come is named."""
+    try:
+        yield
+    except RuntimeError as error:
+        _late(error)
+
+
+def posted(exchange: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The handle of an exchange that goes on beside what follows."""
+    with waiting():
+        return exchange(*arguments, async_op=True, **options)
 
 
 def _gathered(row: list[int]) -> list[list[int]]:
@@ -113,11 +130,9 @@ def _gathered(row: list[int]) -> list[list[int]]:
     with torch._C._DisableFuncTorch(), torch.no_grad():
         mine = torch.tensor(row, dtype=torch.int64, device=_device())
         out = torch.empty((count * len(row),), dtype=torch.int64, device=mine.device)
-        try:
+        with waiting():
             gather_rows(out, mine)
             return [list(map(int, part)) for part in out.reshape(count, -1).tolist()]
-        except RuntimeError as error:
-            _late(error)
 
 
 def _messages(text: str) -> list[str]:
@@ -137,15 +152,18 @@ def _messages(text: str) -> list[str]:
 
 
 def _late(error: Exception) -> NoReturn:
-    """The group's time ran out: those who waited find out, through its store, who did not come."""
+    """An exchange failed: those who waited find out, through the group's store, who is missing."""
     import torch.distributed as dist
 
     key = f"linops/waited/{_count}"
     try:
         store = dist.distributed_c10d._get_default_store()
         store.set(f"{key}/{dist.get_rank()}", "1")
-        time.sleep(1.0)
-        missing = [r for r in range(world()) if not store.check([f"{key}/{r}"])]
+        missing = list(range(world()))
+        until = time.monotonic() + _PATIENCE
+        while len(missing) > 1 and time.monotonic() < until:
+            time.sleep(0.05)
+            missing = [r for r in missing if not store.check([f"{key}/{r}"])]
     except Exception:
         missing = []
     who = f"ranks {missing} did not come" if missing else "not all ranks came"

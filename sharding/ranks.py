@@ -8,6 +8,7 @@ that two runs give equal bits. Derivatives of these movements are made in
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,16 @@ from linops.errors import PlacementError
 from sharding import agreement, signature
 from sharding.devices import host_memory, world
 from sharding.mesh import Mesh, groups
+from sharding.rank_flights import Journey, landed, streamed
 from sharding.states import Windowed, real_range, share_of
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
 __all__ = ["Line", "Ranks", "device_of", "planned_together", "ranks_of"]
+
+_PIECES = 16  # in which a sum over ranks is taken
+_LEAST = 1 << 16  # bytes of a piece, which exchanges are still worth
 
 
 def ranks_of(mesh: Mesh) -> Ranks:
@@ -136,35 +141,70 @@ class Line:
 
     def all_gather(self, x: Array, axis: int, size: int) -> Array:
         """The whole of `size` planes from everybody's share."""
+        return landed(self.gathering(x, axis, size))
+
+    def gathering(self, x: Array, axis: int, size: int) -> Journey:
+        """`all_gather`, under way."""
         if self.n == 1:
             return x
         rows = _rows(x, axis, share_of(size, self.n))
-        return self._gathered(rows)[:size].movedim(0, axis)
+        out = yield from self._gathered(rows)
+        return out[:size].movedim(0, axis)
 
     def reduce_scatter(self, x: Array, axis: int, size: int) -> Array:
         """This rank's share of the sum over all ranks."""
+        lo, hi = real_range(size, self.n, self.i)
+        return self._in_pieces(x, axis, hi - lo, lambda part: self.scattering(part, axis, size))
+
+    def scattering(self, x: Array, axis: int, size: int) -> Journey:
+        """`reduce_scatter`, under way."""
         if self.n == 1:
             return x
-        rows = _rows(x, axis, self.n * share_of(size, self.n))
-        total = _ordered_sum(self._exchanged(rows))
+        exchanged = self._exchanged(_rows(x, axis, self.n * share_of(size, self.n)))
+        total = _ordered_sum((yield from exchanged))
         lo, hi = real_range(size, self.n, self.i)
         return total[: hi - lo].movedim(0, axis)
 
     def all_reduce(self, x: Array) -> Array:
         """The sum over all ranks, everywhere."""
+        return self._in_pieces(x, None, 0, self.summing)
+
+    def summing(self, x: Array) -> Journey:
+        """`all_reduce`, under way."""
         if self.n == 1:
             return x
-        flat = x.reshape(-1)
-        count = flat.numel()
+        count = x.numel()
         if count <= self.n:
-            gathered = self._gathered(flat.contiguous())
+            gathered = yield from self._gathered(x.reshape(-1).contiguous())
             return _ordered_sum(gathered.reshape(self.n, count)).reshape(x.shape)
-        # Everybody adds up a piece, and hands it round.
+        # Everybody adds up a piece, and hands it round. Nothing is named that is needed no more.
         pieces = [hi - lo for lo, hi in (real_range(count, self.n, k) for k in range(self.n))]
         mine = [pieces[self.i]] * self.n
-        got = self._dealt(flat.contiguous(), pieces, mine).reshape(self.n, pieces[self.i])
-        total = _ordered_sum(got)
-        return self._dealt(total.repeat(self.n), mine, pieces).reshape(x.shape)
+        got = yield from self._dealt(x.reshape(-1).contiguous(), pieces, mine)
+        got = _ordered_sum(got.reshape(self.n, pieces[self.i]))
+        out = yield from self._dealt(got.repeat(self.n), mine, pieces)
+        return out.reshape(x.shape)
+
+    def owning(self, x: Array, axis: int, size: int, first: int) -> Journey:
+        """Of planes from `first` on, which all ranks have a summand of, the sum of this rank's."""
+        rows = x.movedim(axis, 0).contiguous()
+        counts = [hi - lo for lo, hi in self._owned(size, first, first + x.shape[axis])]
+        plane = math.prod(rows.shape[1:])
+        mine = counts[self.i]
+        sends, receives = [n * plane for n in counts], [mine * plane] * self.n
+        got = yield from self._dealt(rows.reshape(-1), sends, receives)
+        return _ordered_sum(got.reshape(self.n, mine, *rows.shape[1:])).movedim(0, axis)
+
+    def lending(self, x: Array, axis: int, size: int, first: int, last: int) -> Journey:
+        """Planes `[first, last)` of an axis of which every rank has a share."""
+        ranges = self._owned(size, first, last)
+        begin = real_range(size, self.n, self.i)[0]
+        lo, hi = ranges[self.i]
+        rows = _narrow(x, axis, lo - begin, hi - begin).movedim(axis, 0).contiguous()
+        plane = math.prod(rows.shape[1:])
+        sends, receives = [(hi - lo) * plane] * self.n, [(b - a) * plane for a, b in ranges]
+        got = yield from self._dealt(rows.reshape(-1).repeat(self.n), sends, receives)
+        return got.reshape(last - first, *rows.shape[1:]).movedim(0, axis)
 
     def all_to_all(self, x: Array, source: tuple[int, int], target: tuple[int, int]) -> Array:
         """From shares of one axis to shares of another; both as (axis, planes)."""
@@ -172,7 +212,7 @@ class Line:
             return x
         (a, size_a), (b, size_b) = source, target
         wide = _padded(x, a, share_of(size_a, self.n))
-        got = self._exchanged(_rows(wide, b, self.n * share_of(size_b, self.n)))
+        got = landed(self._exchanged(_rows(wide, b, self.n * share_of(size_b, self.n))))
         lo, hi = real_range(size_b, self.n, self.i)
         pieces = [piece[: hi - lo].movedim(0, b) for piece in got]
         return _torch().cat(pieces, dim=a).narrow(x.ndim + a, 0, size_a)
@@ -262,23 +302,61 @@ class Line:
     ) -> tuple[tuple[int, int, int], ...]:
         return _shared(window, size, self.n, reader, owner)
 
-    def _gathered(self, rows: Array) -> Array:
-        out = rows.new_empty((self.n * rows.shape[0], *rows.shape[1:]))
-        if out.numel():
-            agreement.gather_rows(_wire(out), _wire(rows), self.group)
+    def _owned(self, size: int, first: int, last: int) -> list[tuple[int, int]]:
+        """For each rank its planes among `[first, last)`; an empty range lies within its share."""
+        shares = (real_range(size, self.n, k) for k in range(self.n))
+        return [
+            (a, max(a, b))
+            for a, b in ((max(lo, min(first, hi)), min(hi, last)) for lo, hi in shares)
+        ]
+
+    def _in_pieces(
+        self, x: Array, axis: int | None, share: int, journey: Callable[[Array], Journey]
+    ) -> Array:
+        """A sum over ranks, piece by piece of an axis other than `axis`, of which this rank gets
+        `share` planes: beside `x` and the result only pieces are held."""
+        if self.n == 1:
+            return x
+        others = [a for a in range(-x.ndim, 0) if a != axis]
+        along = max(others, key=lambda a: int(x.shape[a]), default=None)
+        count = 0 if along is None else min(_PIECES, x.shape[along], x.nbytes // _LEAST)
+        if along is None or count < 2:
+            return landed(journey(x))
+        shape = list(x.shape)
+        if axis is not None:
+            shape[axis] = share
+        out = x.new_empty(shape)
+        step = -(-x.shape[along] // count)
+        starts = range(0, x.shape[along], step)
+        ends = [min(k + step, x.shape[along]) for k in starts]
+
+        def place(i: int, made: Array) -> None:
+            _narrow(out, along, starts[i], ends[i]).copy_(made)
+
+        streamed(
+            (journey(_narrow(x, along, a, b)) for a, b in zip(starts, ends, strict=True)), place
+        )
         return out
 
-    def _exchanged(self, rows: Array) -> Array:
+    def _gathered(self, rows: Array) -> Journey:
+        out = rows.new_empty((self.n * rows.shape[0], *rows.shape[1:]))
+        if out.numel():
+            yield agreement.posted(agreement.gather_rows, _wire(out), _wire(rows), self.group)
+        return out
+
+    def _exchanged(self, rows: Array) -> Journey:
         """Part k of the rows goes to rank k; the parts that came, stacked by their senders."""
         out = rows.new_empty(rows.shape)
         if out.numel():
-            _dist().all_to_all_single(_wire(out), _wire(rows), group=self.group)
+            exchange = _dist().all_to_all_single
+            yield agreement.posted(exchange, _wire(out), _wire(rows), group=self.group)
         return out.reshape(self.n, rows.shape[0] // self.n, *rows.shape[1:])
 
-    def _dealt(self, x: Array, sends: list[int], receives: list[int]) -> Array:
+    def _dealt(self, x: Array, sends: list[int], receives: list[int]) -> Journey:
         """Entries of one axis, so many to and from each rank."""
         out = x.new_empty(sum(receives))
-        _dist().all_to_all_single(_wire(out), _wire(x), receives, sends, group=self.group)
+        ends = _wire(out), _wire(x), receives, sends
+        yield agreement.posted(_dist().all_to_all_single, *ends, group=self.group)
         return out
 
     def _messages(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
@@ -294,8 +372,9 @@ class Line:
             if tensor.numel()
             for tag in (tag_of(k),)
         ]
-        for work in dist.batch_isend_irecv(posted) if posted else ():
-            work.wait()
+        with agreement.waiting():
+            for work in dist.batch_isend_irecv(posted) if posted else ():
+                work.wait()
 
 
 @functools.lru_cache(maxsize=4096)

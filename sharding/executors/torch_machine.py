@@ -22,6 +22,7 @@ from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
 from sharding.executors.torch_gate import Gate
+from sharding.executors.torch_tiles import Pair, in_tiles
 from sharding.executors.torch_zeros import nothing, zeros
 from sharding.program import Program
 from sharding.rank_movements import recorded_move
@@ -49,14 +50,35 @@ class Machine:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         self.held = dict(zip(self.program.inputs, inputs, strict=True))
-        last = {k: step for step in self.program.steps for k in step.inputs}
+        units = self.engine.units(self.program)
+        last = {k: unit for unit in units for k in unit.inputs}
         kept = set(self.program.outputs)
-        for step in self.program.steps:
-            self._step(step)
-            for k in step.inputs:
-                if last[k] is step and k not in kept:
+        for unit in units:
+            self._unit(unit)
+            for k in unit.inputs:
+                if last[k] is unit and k not in kept:
                     self.held.pop(k, None)
         return [self.held[k] for k in self.program.outputs]
+
+    def local_space(self, ends: Sequence[int]) -> Space:
+        """The space of this rank's part of one value."""
+        space = local_space(self.program, ends, self.at)
+        assert isinstance(space, Space)
+        return space
+
+    def where(self, block: Any) -> str:
+        """What to say of an error."""
+        return f"on rank {self.position}, in {block.name}"
+
+    def _unit(self, unit: Step | Pair) -> None:
+        if not isinstance(unit, Pair):
+            self._step(unit)
+        elif any(map(recording, leaves(unit.loop.operator))):
+            for step in unit.parts:
+                self._step(step)
+            self.held.pop(unit.parts[0].outputs[0])
+        else:
+            self.held[unit.outputs[0]] = in_tiles(self, unit, self.held[unit.inputs[0]])
 
     def _step(self, step: Step) -> None:
         parts = [self.held[k] for k in step.inputs]
@@ -101,7 +123,7 @@ class Machine:
         try:
             return blocks.of(step, self.position) if self.gate.error is None else None, entered
         except Exception as error:
-            self.gate.keep(error, self._where(step.operator))
+            self.gate.keep(error, self.where(step.operator))
             return None, entered
 
     def _total(self, x: Array) -> Array:
@@ -118,7 +140,7 @@ class Machine:
         try:
             made = self._applied(block, x, step.adjoint)
         except Exception as error:
-            self.gate.keep(error, self._where(block))
+            self.gate.keep(error, self.where(block))
             return self._nothing(step, parts)
         made = made if isinstance(made, tuple) else (made,)
         if not isinstance(block, LinearOperator) and any(map(recording, parts)):
@@ -148,14 +170,11 @@ class Machine:
                 return value.double() if value.dtype != _float64() else value
             return arrays.convert(np.asarray(value, np.float64), like)
         if isinstance(block, LinearOperator):
-            kept = functools.partial(self.gate.kept, where=self._where(block))
+            kept = functools.partial(self.gate.kept, where=self.where(block))
             made = torch_function.apply(block, x, adjoint, kept)
             if made is not None:
                 return made
         return block._backward(x) if adjoint else block._forward(x)
-
-    def _where(self, block: Any) -> str:
-        return f"on rank {self.position}, in {block.name}"
 
 
 def local_space(program: Program, ends: Sequence[int], at: tuple[int, ...]) -> AnySpace:

@@ -25,6 +25,7 @@ from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import Local
 from sharding.executors.torch_machine import Machine, batch_of, entry
+from sharding.executors.torch_tiles import Pair, paired
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program
@@ -32,7 +33,7 @@ from sharding.rank_movements import recorded_move
 from sharding.ranks import ranks_of
 from sharding.signature import of_program
 from sharding.states import REPLICATED, Replicated, Sharded, State
-from sharding.steps import Value
+from sharding.steps import Step, Value
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -48,6 +49,7 @@ class Engine:
         self.ranks = ranks_of(plan.mesh)
         self.blocks = blocks or Blocks(plan.mesh.shape, plan.mesh.coordinates)
         self._said: dict[int, tuple[Program, str]] = {}
+        self._units: dict[int, tuple[Program, list[Step | Pair]]] = {}
         self._placements: dict[Any, Placement] = {}
 
     def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
@@ -125,6 +127,12 @@ class Engine:
         if id(program) not in self._said:
             self._said[id(program)] = program, of_program(program)
         return self._said[id(program)][1]
+
+    def units(self, program: Program) -> list[Step | Pair]:
+        """The steps of a program, loops with the exchanges beside them."""
+        if id(program) not in self._units:
+            self._units[id(program)] = program, paired(program)
+        return self._units[id(program)][1]
 
     def _trains(self, program: Program) -> bool:
         """Whether an array of a leaf requires a gradient."""

@@ -11,6 +11,7 @@ from rank_checks import (  # noqa: F401
     iterations,
     movements,
     operators,
+    tiles,
     together,
 )
 from rank_checks.register import CHECKS

@@ -236,19 +236,24 @@ def counting(agreements: bool = False) -> Iterator[list[int]]:
     sent: list[int] = []
     gather, exchange, post = agreement.gather_rows, dist.all_to_all_single, dist.batch_isend_irecv
 
-    def counted_gather(out: Any, rows: Any, group: Any = None) -> None:
+    def counted_gather(out: Any, rows: Any, group: Any = None, **options: Any) -> Any:
         if agreements or group is not None:
             sent.append(rows.nbytes * (dist.get_world_size(group) - 1))
-        gather(out, rows, group)
+        return gather(out, rows, group, **options)
 
     def counted_exchange(
-        out: Any, rows: Any, receives: Any = None, sends: Any = None, group: Any = None
-    ) -> None:
+        out: Any,
+        rows: Any,
+        receives: Any = None,
+        sends: Any = None,
+        group: Any = None,
+        **options: Any,
+    ) -> Any:
         own = rows.nbytes // dist.get_world_size(group)
         if sends is not None:
             own = sends[dist.get_rank(group)] * rows.nbytes // max(sum(sends), 1)
         sent.append(rows.nbytes - own)
-        exchange(out, rows, receives, sends, group=group)
+        return exchange(out, rows, receives, sends, group=group, **options)
 
     def counted_post(operations: list[Any]) -> Any:
         sent.extend(o.tensor.nbytes for o in operations if o.op is dist.isend)
