@@ -7,6 +7,7 @@ writes that down and ends, which ends the others.
 
 from rank_checks import (  # noqa: F401
     derivatives,
+    drawn,
     functionals,
     iterations,
     movements,
