@@ -26,7 +26,6 @@ WORDS = 16
 
 _MESSAGE = 480
 _PATIENCE = 2.0  # seconds, for those who waited to say so
-_count = 0
 
 
 def settle(text: str, error: Exception | None = None, words: Words = ()) -> list[Words]:
@@ -120,13 +119,11 @@ def posted(exchange: Callable[..., Any], *arguments: Any, **options: Any) -> Any
 
 def _gathered(row: list[int]) -> list[list[int]]:
     """Everybody's row, in the order of ranks."""
-    global _count
     count = world()
     if count == 1:
         return [row]
     import torch
 
-    _count += 1
     with torch._C._DisableFuncTorch(), torch.no_grad():
         mine = torch.tensor(row, dtype=torch.int64, device=_device())
         out = torch.empty((count * len(row),), dtype=torch.int64, device=mine.device)
@@ -155,8 +152,8 @@ def _late(error: Exception) -> NoReturn:
     """An exchange failed: those who waited find out, through the group's store, who is missing."""
     import torch.distributed as dist
 
-    key = f"linops/waited/{_count}"
     try:
+        key = f"linops/waited/{dist.group.WORLD.group_name}"
         store = dist.distributed_c10d._get_default_store()
         store.set(f"{key}/{dist.get_rank()}", "1")
         missing = list(range(world()))

@@ -16,10 +16,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import compositions
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # DTensors import it with their first derivative
@@ -27,10 +29,13 @@ import torch.distributed as dist
 from rank_checks import CHECKS
 from rank_checks.register import projector, raises
 
+import linops as lo
 from linops.errors import PlacementError
+from sharding import plan
 from sharding.agreement import settle
 
 LIMIT = 300.0
+SECONDS = 60.0  # the limit of a group
 
 
 def main() -> None:
@@ -84,8 +89,9 @@ def _forked(rank: int, world: int, folder: Path) -> int:
 
 
 def _rank(rank: int, world: int, folder: Path) -> int:
-    _start(rank, world, folder / "group", seconds=60)
+    _start(rank, world, folder / "group", SECONDS)
     found: dict[str, str] = {}
+    file = folder / f"{rank}.json"
     spent: dict[str, float] = {}
     for name, check in CHECKS.items():
         begin = time.process_time()
@@ -106,7 +112,11 @@ def _rank(rank: int, world: int, folder: Path) -> int:
     else:
         if world == 2:
             found["a_latecomer_is_named"] = _latecomer(rank, world, folder)
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+        if world == 4:
+            name = "a_rank_that_dies_is_named"
+            file.write_text(json.dumps({**found, name: ""}))
+            found[name] = _death(rank, world)
+    file.write_text(json.dumps(found))
     print("processor seconds:", dict(sorted(spent.items(), key=lambda item: -item[1])))
     return any(found.values())
 
@@ -118,9 +128,33 @@ def _latecomer(rank: int, world: int, folder: Path) -> str:
         _start(rank, world, folder / "late", seconds=3)
         settle("all here")
         if rank == 1:
-            time.sleep(8)
+            time.sleep(5)
         else:
             raises(PlacementError, "[1] did not come", lambda: settle("one is missing"))
+    except (Exception, pytest.fail.Exception):
+        return traceback.format_exc()
+    return ""
+
+
+def _death(rank: int, world: int) -> str:
+    """The last rank ends within a program (H49, H73): the others stop waiting, and name it."""
+    space = lo.Space((world, 3), "float64", ("z", "y"))
+
+    def dying(x: Any) -> Any:
+        if rank == world - 1:
+            os._exit(0)
+        return x
+
+    L = lo.from_functions(
+        dying, dying, domain=space, codomain=space, rule="z y -> z y", blockwise=True
+    )
+    S = lo.Convolve(space, np.ones((3, 1)))
+    try:
+        B = plan(S @ L @ S, None, "torch", "z").lower()
+        started = time.monotonic()
+        with pytest.raises(PlacementError, match=rf"ranks \[.*{world - 1}\] did not come"):
+            B @ space.ones()
+        assert time.monotonic() - started < SECONDS + 10
     except (Exception, pytest.fail.Exception):
         return traceback.format_exc()
     return ""

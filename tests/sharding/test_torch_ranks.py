@@ -58,3 +58,4 @@ def test_every_check_holds_on_every_rank(
     assert all(each == names[0] for each in names)
     assert len(names[0]) > 25
     assert ("a_latecomer_is_named" in names[0]) == (world == 2)
+    assert ("a_rank_that_dies_is_named" in names[0]) == (world == 4)
