@@ -6,6 +6,7 @@ else: no geometry, no device.
 
 from solvers.cgls import cgls
 from solvers.partitions import Partitions
+from solvers.prox_map import prox_map
 from solvers.regularization import Regularization, automatic_regularization
 from solvers.result import SolverResult
 from solvers.sirt import sirt
@@ -18,6 +19,7 @@ __all__ = [
     "SolverResult",
     "automatic_regularization",
     "cgls",
+    "prox_map",
     "sirt",
     "tv",
     "vcd",

@@ -6,7 +6,7 @@ from linops.functionals.huber import Huber
 from linops.functionals.least_squares import LeastSquares
 from linops.functionals.norms import L1, L2, GroupL1
 from linops.functionals.qggmrf import QGGMRF
-from linops.functionals.quadratic import Quadratic
+from linops.functionals.quadratic import Proximity, Quadratic
 from linops.functionals.separable_sum import separable
 from linops.functionals.total_variation import TotalVariation
 
@@ -20,6 +20,7 @@ __all__ = [
     "Huber",
     "LeastSquares",
     "NonNegative",
+    "Proximity",
     "Quadratic",
     "TotalVariation",
     "separable",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from linops import arrays
 from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
@@ -17,7 +18,7 @@ from linops.functionals.functional import positive_number
 from linops.operator import LinearOperator
 from linops.space import Space
 
-__all__ = ["Quadratic"]
+__all__ = ["Proximity", "Quadratic"]
 
 
 class Quadratic(Entries):
@@ -73,3 +74,30 @@ class Quadratic(Entries):
 
     def _deviation(self, x: Array) -> Array:
         return x if self.center is None else x - self._table("center", x)
+
+
+class Proximity(Quadratic):
+    """`|x - v|^2 / (2 sigma_prox^2)`: how far from v, the prior of a proximal map.
+
+    Parameters
+    ----------
+    v
+        A real array, of the shape of the domain.
+    sigma_prox
+        A deviation > 0, in units of an entry.
+    space
+        The domain; by default that of arrays like v.
+
+    Raises
+    ------
+    ValueError
+        For another deviation.
+    ShapeError
+        For a v that is no element of the space.
+    """
+
+    def __init__(self, v: Array, sigma_prox: float, space: Space | None = None) -> None:
+        sigma = positive_number(sigma_prox, "sigma_prox")
+        if space is None:
+            space = Space(tuple(v.shape), arrays.dtype_of(v))
+        super().__init__(space, sigma**-2, v)
