@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from solves import SOLVES, assert_same, problem
 
+import geometries as ct
 import linops as lo
 import solvers
 from linops.errors import CheckpointError, PlacementError
@@ -22,6 +24,7 @@ from sharding import plan
 from sharding.executors.shard_map import Engine
 from sharding.states import REPLICATED, Sharded
 from solvers.cgls import _several
+from solvers.subsets import Descent, _passed
 
 jax = pytest.importorskip("jax")
 
@@ -207,17 +210,86 @@ def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path:
         solvers.sirt(wrong, y, iterations=4, resume=tmp_path)
 
 
-def test_coordinate_descent_on_a_volume_in_shares() -> None:
-    A, _, y = _problem()
-    # Five slices on three devices: six planes, one of them padding.
-    B = plan(A, devices=jax.devices("cpu")[:3], executor="threads", partition="z").lower()
+@pytest.mark.usefixtures("quick_xla")
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_coordinate_descent_on_a_volume_in_shares(
+    executor: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    beam = ct.ParallelBeam(np.linspace(0, np.pi, 7, endpoint=False), ct.Detector((5, 9)))
+    A = ct.Projector(beam, ct.Grid((5, 6, 6)), precision="float64")
+    y = A @ A.domain.random(0) + 0.1 * A.codomain.random(1)
     prior = lo.functionals.QGGMRF(A.domain, sigma_x=1.0)
-    options: dict[str, Any] = {"iterations": 2, "partitions": 2, "bounds": (0, None)}
+    prior = prior + 0.1 * lo.functionals.Proximity(A.domain.random(4), 0.5, A.domain)
+    w = np.random.default_rng(3).random(y.shape)
+    # Five slices on three devices: six planes, one of them padding.
+    B = plan(A, devices=jax.devices("cpu")[:3], executor=executor, partition="z").lower()
+    options: dict[str, Any] = {"weights": w, "iterations": 2, "partitions": 4, "bounds": (0, None)}
     wanted = solvers.vcd(A, y, prior, **options)
-    got = solvers.vcd(B, B.codomain.put(y), prior, **options)
+
+    seen: list[int] = []
+    passes: list[tuple[Any, ...]] = []
+    advance, run = Descent.advance, Engine.run
+
+    def watched(descent: Any, *a: Any) -> None:
+        passes.append((*a, descent.x, descent.e, descent._problem))
+        before = len(seen)
+        advance(descent, *a)
+        passes[-1] += (len(seen) - before,)
+
+    def noted(function: Any) -> Any:
+        return lambda *a, **k: (seen.append(1), function(*a, **k))[1]
+
+    placed = B.codomain.put(y)
+    kept = B.domain.put(np.full(A.domain.shape, 0.1))
+    monkeypatch.setattr(Descent, "advance", watched)
+    monkeypatch.setattr(Engine, "run", noted(run))
+    monkeypatch.setattr(type(placed), "__array__", noted(type(placed).__array__))
+    got = solvers.vcd(B, placed, prior, **options)
     assert got.solution.shape == (6, 6, 6) and B.domain.placement.holds(got.solution)
     np.testing.assert_allclose(B.domain.gather(got.solution), wanted.solution, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(got.histories["objective"], wanted.histories["objective"], rtol=1e-9)
+    for name, values in wanted.histories.items():
+        np.testing.assert_allclose(got.histories[name], values, rtol=1e-9)
+    if executor == "threads":
+        return
+
+    # A pass is one program: nothing else is started in it, and nothing read by the host.
+    assert passes[1][-1] == 0
+    # Other subsets, weights and data compile nothing; what a caller gave stays his.
+    del options["weights"]
+    options |= {"weights": 0.5 * w, "seed": 7}
+    with jax.log_compiles():
+        solvers.vcd(B, B.codomain.put(2 * y), prior, x0=kept, **options)
+    assert "Compiling jit(_passed)" not in caplog.text
+    np.testing.assert_array_equal(B.domain.gather(kept), 0.1)
+
+    # Every device holds its shares and no more; garbage in the padding changes no bit.
+    subsets, visits, x, e, problem, _ = passes[-1]
+    program = jax.jit(_passed)
+    x, e = (
+        space.put(np.random.default_rng(6).random(space.shape)) for space in (B.domain, B.codomain)
+    )
+    text = program.lower(subsets, visits, x, e, problem).compile().as_text()
+    largest = max(math.prod(map(int, n.split(","))) for n in re.findall(r"f64\[([\d,]+)\]", text))
+    assert largest <= 7 * 2 * 9
+    assert "all-to-all" not in text and text.count("f64[5,") == 0
+    clean = [np.asarray(part) for part in program(subsets, visits, x, e, problem)]
+    dirty = (
+        jax.device_put(np.asarray(part), part.sharding)
+        for part in (x.at[5:].set(np.nan), e.at[:, 5:].set(1e30))
+    )
+    found = [np.asarray(part) for part in program(subsets, visits, *dirty, problem)]
+    for real, part, again in zip((np.s_[:5], np.s_[:, :5], ..., ...), clean, found, strict=True):
+        np.testing.assert_array_equal(part[real], again[real])
+
+
+@pytest.mark.usefixtures("quick_xla")
+def test_a_proximal_map_takes_sharded_and_plain_arrays_mixed() -> None:
+    A, B, y = _problem()
+    v = A.domain.random(8)
+    wanted = solvers.prox_map(A, y, v, 0.5, iterations=1, partitions=2).solution
+    for data, near in ((y, B.domain.put(v)), (B.codomain.put(y), v)):
+        got = solvers.prox_map(B, data, near, 0.5, iterations=1, partitions=2).solution
+        np.testing.assert_allclose(B.domain.gather(got), wanted, rtol=0, atol=1e-12)
 
 
 def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> None:
