@@ -89,11 +89,10 @@ def _dot_jax(a: Array, b: Array, ndim: int, host: bool) -> Any:
     return high + low
 
 
-def paired_dot(a: Array, b: Array, ndim: int, ordered: bool = False) -> tuple[Array, Array]:
+def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
     """`dot` of JAX arrays as two summands, of which the second is what the first rounds away.
 
-    With x64 the first is in float64 and the second is 0. `ordered`: the same bits whatever else is
-    compiled around it, in x64 by compensated pairs too.
+    With x64 the first is in float64 and the second is 0.
     """
     jax = sys.modules["jax"]
     jnp = jax.numpy
@@ -101,7 +100,7 @@ def paired_dot(a: Array, b: Array, ndim: int, ordered: bool = False) -> tuple[Ar
     if a.ndim > _RANK:
         a, b = (x.reshape(*x.shape[: x.ndim - ndim], -1) for x in (a, b))
         ndim = 1
-    if jax.config.jax_enable_x64 and not ordered:
+    if jax.config.jax_enable_x64:
         dtype = jnp.complex128 if complex_ else jnp.float64
         product = jnp.conj(a).astype(dtype) * b.astype(dtype)
         high = jnp.sum(product, axis=tuple(range(-ndim, 0))) if ndim else product
@@ -164,10 +163,6 @@ def _over_rows(operands: Sequence[Array], pair: Callable[..., Any]) -> tuple[Arr
 
 def _product(a: Array, b: Array) -> tuple[Array, Array]:
     jnp = sys.modules["jax"].numpy
-    if sys.modules["jax"].config.jax_enable_x64:
-        # A compiler fuses a product into the sum behind it or not, but never past its last bit.
-        high = _masked(-2, a.astype(jnp.float64) * b.astype(jnp.float64))
-        return high, jnp.zeros_like(high)
     # Products of halves of the digits are exact, so it is all one whether a compiler rounds them
     # or fuses them into the sum behind.
     (ah, al), (bh, bl) = _halves(a.astype(jnp.float32)), _halves(b.astype(jnp.float32))
@@ -191,8 +186,8 @@ def _cleared() -> Any:
     lax = jax.lax
 
     def clear(mask: int, x: Array) -> Array:
-        integers = jax.numpy.int64 if x.dtype.itemsize == 8 else jax.numpy.int32
-        return lax.bitcast_convert_type(lax.bitcast_convert_type(x, integers) & mask, x.dtype)
+        bits = lax.bitcast_convert_type(x, jax.numpy.int32)
+        return lax.bitcast_convert_type(bits & mask, x.dtype)
 
     made = jax.custom_jvp(clear, nondiff_argnums=(0,))
     made.defjvp(lambda mask, primals, tangents: (made(mask, *primals), *tangents))

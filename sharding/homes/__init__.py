@@ -49,8 +49,7 @@ class Home(Protocol):
         """`linops.reductions.dot` of pairs of elements over all devices, padding left out, in one
         reduction where there is one.
 
-        `ordered`: the planes of cut axes are summed one by one and then in the order of the whole
-        axis, so that results are the same bits on any number of devices.
+        `ordered`: by `linops.reproducible`, so that results are the same bits on any devices.
         """
 
 

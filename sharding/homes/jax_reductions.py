@@ -1,18 +1,18 @@
 """Inner products on JAX devices: one program and one collective for several of them.
 
-Padding is left out, whatever stands there. In order, every plane of the cut axes is summed for
-itself and the planes then in the order of the whole axis, so that the number of devices changes no
-bit. Which arrays these are, and where their results go, is said in `sharding/homes/jax_devices.py`.
+Padding is left out, whatever stands there. Reproducible ones take two collectives: the largest of
+all products, and sums that are exact in any order. Which arrays these are, and where their results
+go, is said in `sharding/homes/jax_devices.py`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from linops import reproducible
 from linops.reductions import paired_dot, summed_pairs
 from sharding.homes.jax_devices import on_shards, spec
 
@@ -47,22 +47,36 @@ def program(terms: tuple[tuple[Placement, int], ...], ordered: bool) -> Any:
     assert mesh is not None
     lines = [_Line(placement, ndim, mesh) for placement, ndim in terms]
     names = tuple(n for n in mesh.names if any(n in line.cutting for line in lines))
+    combined = _reproducible if ordered else _summed
 
     def body(*operands: Any) -> Any:
-        rows: list[Any] = []
-        for line, a, b in zip(lines, operands[::2], operands[1::2], strict=True):
-            rows += line.local(a, b, ordered)
-        return _combined(rows, lines, mesh, names, ordered)
+        return combined(lines, operands, names)
 
     def run(*operands: Any) -> Any:
         if mesh.by_batch:  # members lie on one device each, or all on all
-            pairs = zip(lines, operands[::2], operands[1::2], strict=True)
-            return tuple(paired_dot(a, b, line.ndim, ordered) for line, a, b in pairs)
-        inside = [line.spec(x) for line, x in zip(_twice(lines), operands, strict=True)]
-        found = on_shards(body, mesh, tuple(inside), PartitionSpec())(*operands)
+            found = body(*operands)
+        else:
+            inside = [line.spec(x) for line, x in zip(_twice(lines), operands, strict=True)]
+            found = on_shards(body, mesh, tuple(inside), PartitionSpec())(*operands)
         return tuple(zip(found[::2], found[1::2], strict=True))
 
-    return jax.jit(run)
+    return jax.jit(_differentiable(run, program(terms, False)) if ordered else run)
+
+
+def _differentiable(run: Any, plain: Any) -> Any:
+    """`run` with the derivatives of the sums that are not reproducible."""
+    import jax
+
+    def tangent(operands: Any, changes: Any) -> Any:
+        left, right = list(operands), list(operands)
+        left[::2], right[1::2] = changes[::2], changes[1::2]
+        pairs = zip(plain(*left), plain(*right), strict=True)
+        slopes = [high + low + more + less for (high, low), (more, less) in pairs]
+        return tuple((slope, jax.numpy.zeros_like(slope)) for slope in slopes)
+
+    made = jax.custom_jvp(run)
+    made.defjvp(lambda operands, changes: (made(*operands), tangent(operands, changes)))
+    return made
 
 
 class _Line:
@@ -86,20 +100,16 @@ class _Line:
         cut = tuple(None if axis is None else batch + axis for axis in self.axes)
         return PartitionSpec(*spec(self.mesh.names, cut, x.ndim))
 
-    def local(self, a: Any, b: Any, ordered: bool) -> list[Any]:
-        """High and low half of this device's part; in order, those of each of its planes."""
-        import jax
+    def local(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """This device's part of both operands, with zeros in the padding."""
+        return self._real(a), self._real(b)
 
-        jnp = jax.numpy
-        a, b = (self._real(x) for x in (a, b))
-        if not ordered:
-            return list(paired_dot(a, b, self.ndim))
-        batch = a.ndim - self.ndim
-        # Copies are summed as if their first axis were cut: so it may be on other devices.
-        planes = [batch + axis for axis in self.cut or range(self.ndim)[:1]]
-        front = range(batch, batch + len(planes))
-        a, b = (jnp.moveaxis(x, planes, front) for x in (a, b))
-        return list(paired_dot(a, b, self.ndim - len(planes), True))
+    def entries(self, part: Any) -> int:
+        """Real entries of the whole element of which a device has this part."""
+        shape = list(part.shape[part.ndim - self.ndim :])
+        for axis in self.cut:
+            shape[axis] = self._size(axis)
+        return math.prod(shape)
 
     def counts(self, names: tuple[str, ...]) -> Any:
         """Whether this device's part counts: of copies that of the first device."""
@@ -110,44 +120,6 @@ class _Line:
             if name not in self.cutting:
                 first &= jax.lax.axis_index(name) == 0
         return first
-
-    @functools.cached_property
-    def order(self) -> np.ndarray:
-        """Where each plane of the array stands among the planes of all devices."""
-        sizes = tuple(self._size(axis) for axis in self.cut)
-        shares = [self._size(axis, padded=True) // self._parts(axis) for axis in self.cut]
-        table = np.empty(sizes, np.int32)
-        local = np.arange(math.prod(shares), dtype=np.int32).reshape(shares)
-        for number, at in enumerate(self.mesh.coordinates):
-            target, own = [], []
-            for axis, size, share in zip(self.cut, sizes, shares, strict=True):
-                first = share * self._place(axis, at)
-                target.append(slice(min(first, size), min(first + share, size)))
-                own.append(slice(0, target[-1].stop - target[-1].start))
-            table[tuple(target)] = number * local.size + local[tuple(own)]
-        return table.ravel()
-
-    def whole(self, x: Any) -> Any:
-        """`(devices, *batch, *shares)` as `(*batch, planes)`, in the order of the array."""
-        import jax
-
-        if not self.cut:
-            return x[0] if self.ndim else x[0, ..., None]
-        batch = x.ndim - 1 - len(self.cut)
-        x = jax.numpy.moveaxis(x, 0, batch)
-        return x.reshape(*x.shape[:batch], -1)[..., self.order]
-
-    def _parts(self, axis: int) -> int:
-        """How many devices share an axis."""
-        return math.prod(n for n, a in zip(self.mesh.shape, self.axes, strict=True) if a == axis)
-
-    def _place(self, axis: int, at: tuple[int, ...]) -> int:
-        """Which of its shares the device at these coordinates has."""
-        place = 0
-        for n, a, i in zip(self.mesh.shape, self.axes, at, strict=True):
-            if a == axis:
-                place = place * n + i
-        return place
 
     def _size(self, axis: int, padded: bool = False) -> int:
         placement = self.placement
@@ -177,30 +149,70 @@ def _twice(lines: list[_Line]) -> list[_Line]:
     return [line for line in lines for _ in range(2)]
 
 
-def _combined(
-    rows: list[Any], lines: list[_Line], mesh: Mesh, names: tuple[str, ...], ordered: bool
-) -> tuple[Any, ...]:
-    """The halves of all inner products, from those of this device, by one collective."""
+def _summed(lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The halves of all inner products, by one collective."""
     import jax
 
     jnp, lax = jax.numpy, jax.lax
-    if not ordered:
-        if not names:
-            return tuple(rows)
-        rows = [
-            jnp.where(line.counts(names), row, jnp.zeros((), row.dtype))
-            for line, row in zip(_twice(lines), rows, strict=True)
-        ]
-        if jax.config.jax_enable_x64:
-            return tuple(_apart(lax.psum(_together(rows), names), rows))
-    gathered = _apart(lax.all_gather(_together(rows), mesh.names if ordered else names), rows)
+    rows: list[Any] = []
+    for line, a, b in zip(lines, operands[::2], operands[1::2], strict=True):
+        rows += paired_dot(*line.local(a, b), line.ndim)
+    if not names:
+        return tuple(rows)
+    rows = [
+        jnp.where(line.counts(names), row, jnp.zeros((), row.dtype))
+        for line, row in zip(_twice(lines), rows, strict=True)
+    ]
+    if jax.config.jax_enable_x64:
+        return tuple(_apart(lax.psum(_together(rows), names), rows))
+    gathered = _apart(lax.all_gather(_together(rows), names), rows)
     found: list[Any] = []
-    for line, high, low in zip(lines, gathered[::2], gathered[1::2], strict=True):
-        arrange = (
-            line.whole if ordered else functools.partial(jnp.moveaxis, source=0, destination=-1)
-        )
-        found += summed_pairs(arrange(high), arrange(low))
+    for high, low in zip(gathered[::2], gathered[1::2], strict=True):
+        found += summed_pairs(jnp.moveaxis(high, 0, -1), jnp.moveaxis(low, 0, -1))
     return tuple(found)
+
+
+def _reproducible(
+    lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """The same in bits that no order of summation changes, by two collectives."""
+    import jax
+
+    jnp, lax = jax.numpy, jax.lax
+    wide = bool(jax.config.jax_enable_x64)
+    with jax.enable_x64(True):
+        terms = [
+            reproducible.products(*line.local(a, b), line.ndim)
+            for line, a, b in zip(lines, operands[::2], operands[1::2], strict=True)
+        ]
+        peaks = [reproducible.largest(part) for part in terms]
+        if names:
+            peaks = _apart(lax.pmax(_together(peaks), names), peaks)
+        sums = [
+            reproducible.slices(part, peak, line.entries(a))
+            for line, part, peak, a in zip(lines, terms, peaks, operands[::2], strict=True)
+        ]
+        if names:
+            sums = [
+                jnp.where(line.counts(names), part, jnp.zeros((), part.dtype))
+                for line, part in zip(lines, sums, strict=True)
+            ]
+            sums = _apart(lax.psum(_together(sums), names), sums)
+        found: list[Any] = []
+        for part, peak in zip(sums, peaks, strict=True):
+            found += _halves(reproducible.total(part, peak), wide)
+    return tuple(found)
+
+
+def _halves(value: Any, wide: bool) -> tuple[Any, Any]:
+    """What is there in the widest dtype that the caller has, and what that rounds away."""
+    import jax
+
+    if wide:
+        return value, jax.numpy.zeros_like(value)
+    dtype = "complex64" if value.dtype.kind == "c" else "float32"
+    high = value.astype(dtype)
+    return high, (value - high.astype(value.dtype)).astype(dtype)
 
 
 def _together(rows: list[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, reproducible
 from linops.reductions import dot
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class SharedMemory:
         """None."""
 
     def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
-        """The inner products of whole arrays: their order knows no devices."""
-        return [dot(a, b, ndim, host) for _, a, b, ndim in terms]
+        """The inner products of whole arrays."""
+        found = reproducible.dot if ordered else dot
+        return [found(a, b, ndim, host) for _, a, b, ndim in terms]
 
 
 HOME = SharedMemory()

@@ -1,18 +1,18 @@
 """Inner products of DTensors: sums of all ranks in the order of ranks, copies counted once.
 
 Numbers without batch axes and without a graph travel with the agreement of the ranks, several in
-one exchange. In order (deterministic plans) every axis is summed by halves, the last one first,
-across ranks as within one: their number changes no bit.
+one exchange. Reproducible ones (deterministic plans) have the bits of `linops.reproducible`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, reproducible
 from linops.reductions import dot
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
@@ -20,7 +20,6 @@ from sharding.homes import Term
 from sharding.homes.torch_ranks import opened
 from sharding.placement import Placement
 from sharding.ranks import Ranks, ranks_of
-from sharding.states import share_of
 
 __all__ = ["dots"]
 
@@ -58,7 +57,7 @@ def dots(terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
             left, right = (opened(placement, ranks, part) for part in (a, b))
             found[k] = _scalar(ranks, _summed(placement, ranks, dot(left, right, ndim, False)))
         elif ordered:
-            found[k] = _in_order(placement, ranks, a.to_local(), b.to_local(), ndim)
+            found[k] = _reproducible(placement, ranks, a, b, ndim)
         else:
             found[k] = _summed(placement, ranks, dot(a.to_local(), b.to_local(), ndim, False))
     return [_given(value, term[1], host) for value, term in zip(found, terms, strict=True)]
@@ -83,67 +82,23 @@ def _travelled(terms: Sequence[Term]) -> list[Any]:
     return found
 
 
-def _in_order(placement: Placement, ranks: Ranks, a: Any, b: Any, ndim: int) -> Any:
-    """One inner product, axis by axis from the last; one value for each member of a batch."""
-    import torch
-
-    batch = a.ndim - ndim
-    kind = torch.complex128 if a.is_complex() else torch.float64
-    sums = a.to(kind).conj() * b.to(kind)
-    cut = {
-        placement.position(axis, ndim): n
-        for axis, n in zip(placement.axes, _mesh(placement).shape, strict=True)
-        if axis is not None and n > 1
-    }
-    while sums.ndim > batch and (not cut or sums.ndim - batch > max(cut) + 1):
-        sums = _by_halves(sums)
-    if cut:
-        sums = _joined(placement, ranks, sums, cut, batch)
-    while sums.ndim > batch:
-        sums = _by_halves(sums)
-    return sums
+def _reproducible(placement: Placement, ranks: Ranks, a: Any, b: Any, ndim: int) -> Any:
+    """One inner product in bits that no cut changes; one value for each member of a batch."""
+    terms = reproducible.products(a.to_local(), b.to_local(), ndim)
+    peak = _everywhere(ranks, reproducible.largest(terms)).amax(dim=0)
+    count = math.prod(a.shape[a.ndim - ndim :])
+    sums = _summed(placement, ranks, reproducible.slices(terms, peak, count))
+    return reproducible.total(sums, peak)
 
 
-def _joined(placement: Placement, ranks: Ranks, sums: Any, cut: dict[int, int], batch: int) -> Any:
-    """The whole array of sums, from the shares of all ranks along the axes `cut`."""
-    import torch
+def _everywhere(ranks: Ranks, x: Any) -> Any:
+    """What every rank has, along a new leading axis."""
     import torch.distributed as dist
 
-    local, whole = list(sums.shape), list(sums.shape)
-    sizes = dict(zip(placement.axes, placement.real_sizes, strict=True))
-    for axis, n in cut.items():
-        size = sizes[axis]
-        assert size is not None
-        whole[batch + axis] = size
-        local[batch + axis] = share_of(size, n)
-    row = sums.new_zeros(local)
-    row[tuple(map(slice, sums.shape))] = sums
-    wire = torch.view_as_real(row) if row.is_complex() else row
-    out = wire.new_empty((ranks.mesh.size * wire.numel(),))
+    out = x.new_empty((ranks.mesh.size * x.numel(),))
     if out.numel():
-        agreement.gather_rows(out, wire.contiguous().reshape(-1), dist.group.WORLD)
-    rows = out.reshape(ranks.mesh.size, *wire.shape)
-    rows = torch.view_as_complex(rows) if row.is_complex() else rows
-    table = row.new_zeros(whole)
-    for number in range(ranks.mesh.size):
-        there, own = [slice(None)] * table.ndim, [slice(None)] * table.ndim
-        for axis, (lo, hi) in placement.ranges(number).items():
-            there[batch + axis], own[batch + axis] = slice(lo, hi), slice(0, hi - lo)
-        table[tuple(there)] = rows[number][tuple(own)]
-    return table
-
-
-def _by_halves(x: Any) -> Any:
-    """Sums over the last axis, whose order its length alone decides."""
-    import torch
-
-    if not x.shape[-1]:
-        return x.new_zeros(x.shape[:-1])
-    while x.shape[-1] > 1:
-        n = x.shape[-1]
-        low, high = x[..., : n // 2], x[..., n // 2 : 2 * (n // 2)]
-        x = torch.cat([low + high, x[..., 2 * (n // 2) :]], dim=-1)
-    return x[..., 0]
+        agreement.gather_rows(out, x.contiguous().reshape(-1), dist.group.WORLD)
+    return out.reshape(ranks.mesh.size, *x.shape)
 
 
 def _given(value: Any, like: Any, host: bool) -> Any:
