@@ -210,6 +210,20 @@ def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path:
         solvers.sirt(wrong, y, iterations=4, resume=tmp_path)
 
 
+def test_a_deterministic_solve_has_its_bits_on_any_devices() -> None:
+    space = lo.Space((7, 6), "float64", ("z", "x"))
+    A = lo.Diagonal(1 + np.random.default_rng(1).random(space.shape), space)
+    y = A @ space.random(0)
+    solutions = []
+    for n, axis in ((2, 0), (3, 1)):
+        cut: list[Any] = [(Sharded(axis),)]
+        devices = jax.devices("cpu")[:n]
+        p = plan(A, devices=devices, executor="shard_map", deterministic=True)
+        B = p.again(A, entries=cut, exits=cut).lower()
+        solutions.append(np.asarray(B.domain.gather(solvers.cgls(B, y, iterations=8).solution)))
+    assert np.array_equal(*solutions)
+
+
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_coordinate_descent_on_a_volume_in_shares(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linops as lo
+import solvers
 from linops import functionals as fn
 from linops.errors import PlacementError
 from linops.testing import check_operator, dot_test
@@ -86,6 +87,16 @@ def test_deterministic_plans_give_the_same_bits_both_ways() -> None:
         np.testing.assert_array_equal(B.H @ y, A.H @ y)
         kinds = {s.kind for program in (p.forward, p.adjoint) for s in program.steps}
         assert not kinds & {"AllReduce", "ReduceScatter"}
+    solutions = []
+    for n, executor, partition in (
+        (1, "serial", "z"),
+        (3, "threads", "view"),
+        (5, "serial", "auto"),
+    ):
+        p = plan(A, devices=n, executor=executor, partition=partition, deterministic=True)
+        for _ in range(2):
+            solutions.append(solvers.cgls(p.lower(), y, iterations=4).solution)
+    assert all(np.array_equal(s, solutions[0]) for s in solutions)
 
 
 def test_batches_and_empty_batches_keep_their_axes() -> None:
