@@ -14,6 +14,7 @@ jaxlib, API 0.3.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -32,7 +33,7 @@ from linops.space import AnySpace
 from linops.transforms.jax_primitive import Program, bind
 from linops.transforms.pytree import packed, unpacked
 
-__all__ = ["apply"]
+__all__ = ["apply", "attended"]
 
 _TARGET = "linops_host"
 
@@ -98,6 +99,30 @@ class _Kernel(Program):
 
     def __repr__(self) -> str:
         return f"{self.structure.name} (compiled)"
+
+
+_attended: dict[int, list[BaseException]] = {}
+
+
+@contextlib.contextmanager
+def attended(devices: Sequence[Any]) -> Iterator[None]:
+    """Raise the errors of kernels of a program that runs to its end, here, on these devices.
+
+    A device that gave up would leave the others waiting in their next collective, until XLA ends
+    the process. So a kernel that fails leaves NaN, all go on, and its error is raised here.
+    """
+    faults: list[BaseException] = []
+    numbers = [int(device.local_hardware_id) for device in devices]
+    before = {number: _attended[number] for number in numbers if number in _attended}
+    _attended.update(dict.fromkeys(numbers, faults))
+    try:
+        yield
+    finally:
+        for number in numbers:
+            _attended.pop(number, None)
+        _attended.update(before)
+    if faults:
+        raise faults[0]
 
 
 _KEPT = 16  # operators, with their set-up, that are kept for one structure
@@ -187,6 +212,15 @@ class _Buffer:
         }
 
 
+class _DeviceArguments(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("number", ctypes.c_int32),
+    )
+
+
 class _ErrorArguments(ctypes.Structure):
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -202,6 +236,7 @@ def _words(address: int, count: int) -> Any:
 
 def _handle(address: int) -> int | None:
     frame = _words(address, 21)
+    out: np.ndarray | None = None
     try:
         if frame[1]:
             extension = _words(frame[1], 4)
@@ -222,6 +257,12 @@ def _handle(address: int) -> int | None:
         program.run_host(inputs, out, adjoint)
         return None
     except BaseException as error:  # nothing may pass through XLA's frames
+        number = _device(frame) if _attended else -1
+        if out is not None and number in _attended:
+            out.fill(np.nan if out.dtype.kind in "fc" else 0)
+            error.add_note(f"on device {number}")
+            _attended[number].append(error)
+            return None
         message = f"{type(error).__name__}: {error}".encode()
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))(
             _words(frame[2], 7)[6]
@@ -229,6 +270,16 @@ def _handle(address: int) -> int | None:
         arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, _INTERNAL)
         made: int | None = create(ctypes.byref(arguments))
         return made
+
+
+def _device(frame: Any) -> int:
+    """The number of the device, within this process, that a call frame belongs to."""
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_DeviceArguments))(
+        _words(frame[2], 24)[23]
+    )
+    arguments = _DeviceArguments(ctypes.sizeof(_DeviceArguments), None, frame[3], 0)
+    get(ctypes.byref(arguments))
+    return int(arguments.number)
 
 
 def _array(address: int, order: tuple[int, ...] | None) -> np.ndarray:

@@ -38,7 +38,7 @@ from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import share_of
-from sharding.steps import Add, Compute, Extend, Movement, Slice
+from sharding.steps import Add, Compute, Movement
 
 if TYPE_CHECKING:
     from sharding.planner import Plan
@@ -72,8 +72,6 @@ class Engine:
             if not self._bare:
                 ndim = program.values[program.inputs[0]].space.ndim
                 self.plan.stats.ran(program, inputs[0].shape[: inputs[0].ndim - ndim])
-            if not body.collective:
-                return list(body.compiled(*inputs, *leaves))
             return list(together(body.compiled, self.plan.mesh.devices, *inputs, *leaves))
         pair = self._pair(program)
         if pair is None:
@@ -240,10 +238,6 @@ class _Body:
             for step in program.steps
         )
         self.mesh, self.points = mesh, points
-        self.collective = any(
-            isinstance(step, Movement) and not isinstance(step, (Extend, Slice))
-            for step in program.steps
-        ) or (mesh.by_batch and mesh.size > 1)
         self.program = replace(program, steps=bare)
         # Movements that are done band by band in a loop beside them.
         self.looped = {

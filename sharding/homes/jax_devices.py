@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops import arrays
+from linops.compiled import xla
 from linops.reductions import dot
 from sharding.homes import jax_arrivals
 
@@ -209,13 +210,14 @@ def distrust(pairs: Sequence[tuple[Any, Any]]) -> None:
 
 
 def together(program: Callable[..., Any], devices: Sequence[Any], *operands: Any) -> Any:
-    """`program(*operands)`, a program with collectives, in its turn on these devices.
+    """`program(*operands)`, one program of several devices, in its turn on them.
 
     A lock a device: no two programs reach devices in different orders, or each would wait for the
-    other. Host devices share one pool of threads, as many as there are cores or devices, in which
-    a device that is 32 programs behind blocks the thread that hands it the next, and in which the
-    other devices may already wait for it in a collective: the whole process would stand still.
-    There the program has ended when this returns. Under a trace it is a part of the caller's.
+    other in a collective. Host devices share one pool of threads, as many as there are cores or
+    devices. A device that is 32 programs behind, with collectives or without, blocks the thread
+    that hands it the next one; if the other threads wait for that device in a collective, the whole
+    process stands still. So there the program has ended when this returns, and where a kernel has
+    failed on one of the devices its error is raised. Under a trace it is a part of the caller's.
     """
     import jax
 
@@ -224,10 +226,10 @@ def together(program: Callable[..., Any], devices: Sequence[Any], *operands: Any
     with contextlib.ExitStack() as held:
         for device in sorted(set(devices), key=lambda device: int(device.id)):
             held.enter_context(_locks.setdefault(device, threading.RLock()))
-        made = program(*operands)
-        if len(devices) > 1 and devices[0].platform == "cpu":
-            jax.block_until_ready(made)
-        return made
+        if len(devices) == 1 or devices[0].platform != "cpu":
+            return program(*operands)
+        with xla.attended([device for device in devices if _is_here(device)]):
+            return jax.block_until_ready(program(*operands))
 
 
 _locks: dict[Any, Any] = {}

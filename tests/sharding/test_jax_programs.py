@@ -168,3 +168,47 @@ def test_faces_are_apart_where_the_exchange_takes_longer_than_two_calls() -> Non
     # Devices that share cores have nothing to compute meanwhile.
     assert not overlap.worthwhile(*step(512), replace(fast, cores=2))
     assert not overlap.worthwhile(*step(512), replace(fast, shared=True))
+
+
+def test_a_program_of_host_devices_has_ended_when_it_returns() -> None:
+    """XLA's pool of threads for host devices stands still where devices wait for each other in a
+    collective while others are 32 programs behind: none may be left running behind the caller."""
+    jnp = jax.numpy
+
+    def slow(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 400, lambda _, y: jnp.sin(y) + x, x)
+
+    space = lo.Space((64, 512), "float32", ("z", "x"))
+    A = lo.from_functions(
+        slow, slow, domain=space, codomain=space, rule="z x -> z x", blockwise=True
+    )
+    B = plan(lo.SumOver(space, "z") @ A, jax.devices("cpu")[:4], "shard_map", partition="z").lower()
+    x = B.domain.put(space.ones())
+    jax.block_until_ready(B @ x)  # compiled
+    y = B @ x
+    assert y.is_ready()
+
+
+def test_a_kernel_that_fails_on_one_device_fails_the_call_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other devices wait for it in a collective: without an error they would for ever (H49)."""
+    from linops.compiled import xla
+
+    A = compositions.projector().with_precision("float32")
+    B = plan(A, jax.devices("cpu")[:3], "shard_map", partition="view").lower()
+    y = A.codomain.random(2)
+    wanted = np.asarray(B.H @ y)
+    run, calls = xla._Kernel.run_host, iter(range(1000))
+
+    def failing(*arguments: Any) -> None:
+        if next(calls) == 1:
+            raise MemoryError("no room")
+        run(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xla._Kernel, "run_host", failing)
+        with pytest.raises(MemoryError, match="memory on device [0-2]: its plan needs") as caught:
+            B.H @ y
+        assert str(caught.value.__cause__) == "no room"
+    np.testing.assert_array_equal(B.H @ y, wanted)
