@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from linops.algebra.blocks import extent
 from linops.algebra.structure import leaves
@@ -20,7 +20,20 @@ from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Sli
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Account", "Footprint", "counted", "explained", "footprint", "peaks", "peaks_of"]
+__all__ = [
+    "SMALL",
+    "Account",
+    "Footprint",
+    "counted",
+    "explained",
+    "footprint",
+    "peaks",
+    "peaks_of",
+    "shortage",
+]
+
+SMALL = 1 << 24
+"""Bytes that are not worth a question to the machine before every run."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,21 @@ def footprint(plan: Plan) -> Footprint:
             if held > worst:
                 worst, where = held, step.kind
     return Footprint(elements + operators, max(worst, elements), where, operators)
+
+
+def shortage(needed: float, free: float | None, where: Any) -> MemoryError | None:
+    """The error of a run that would allocate more than is free there; None where there is room.
+
+    Where nobody knows what is free (None), or next to nothing is needed, there is.
+    """
+    if free is None or needed <= free or needed < SMALL:
+        return None
+    error = MemoryError(
+        f"out of memory before the run began: {where} would allocate {int(needed):,} bytes, "
+        f"{int(free):,} are free"
+    )
+    error.add_note(f"on {where}")
+    return error
 
 
 def peaks_of(plan: Plan, program: Program) -> list[int]:

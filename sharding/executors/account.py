@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from linops.errors import DTypeError, PlacementError
 from linops.memory import free_in_jax, host_free
+from sharding import memory
 from sharding.devices import family
 from sharding.memory import Account
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from sharding.plans import Plan
 
 __all__ = ["account_of", "accounts", "admit"]
-
-_SMALL = 1 << 24
-"""Bytes that are not worth a question to the machine before every run."""
 
 
 def accounts(plan: Plan) -> tuple[Account, ...]:
@@ -59,21 +57,13 @@ def admit(devices: Sequence[Any], account: Account) -> None:
         Naming the device, what the run allocates, and what is free.
     """
     needed = account.results + account.temporaries
-    if needed * len(devices) < _SMALL:
+    if needed * len(devices) < memory.SMALL:
         return
     here = [d for d in devices if d.process_index == d.client.process_index()]
-    for device in here:
-        free = free_in_jax(device)
-        if free is not None and needed > free:
-            raise MemoryError(_short(device, needed, free))
+    found = [memory.shortage(needed, free_in_jax(device), device) for device in here]
     if all(device.platform == "cpu" for device in here):
-        free = host_free()
-        if free is not None and needed * len(here) > free:
-            raise MemoryError(_short(f"{len(here)} devices of this host", needed, free))
-
-
-def _short(where: Any, needed: float, free: float) -> str:
-    return (
-        f"on {where}: out of memory before the run began: it allocates {int(needed):,} bytes a "
-        f"device, {int(free):,} are free"
-    )
+        host = f"{len(here)} devices of this host"
+        found.append(memory.shortage(needed * len(here), host_free(), host))
+    for error in found:
+        if error is not None:
+            raise error

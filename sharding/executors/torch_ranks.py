@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from linops import arrays
 from linops.algebra.structure import leaves
 from linops.arrays import Array
+from linops.errors import ShapeError
+from linops.memory import free_beside
 from linops.transforms.torch_function import apply_pair, recording
-from sharding import agreement
+from sharding import agreement, memory
 from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import Local
@@ -50,6 +53,7 @@ class Engine:
         self.blocks = blocks or Blocks(plan.mesh.shape, plan.mesh.coordinates)
         self._said: dict[int, tuple[Program, str]] = {}
         self._units: dict[int, tuple[Program, list[Step | Pair]]] = {}
+        self._needs: dict[tuple[int, int], tuple[Program, int]] = {}
         self._placements: dict[Any, Placement] = {}
 
     def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
@@ -112,7 +116,10 @@ class Engine:
         points: dict[tuple[int, int], Any] | None = None,
     ) -> list[Array]:
         text = f"{self.plan.operator.name} on {what}, program {self._digest(program)}"
-        agreement.settle(text)
+        # A rank that fails to allocate later would leave the others in an exchange.
+        needed = self._allocates(program, batch_of(local[0], program.values[program.inputs[0]]))
+        free = free_beside(local[0]) if needed >= memory.SMALL else None
+        agreement.settle(text, memory.shortage(needed, free, f"rank {self.ranks.position}"))
         gate = Gate(text)
         made = Machine(self, program, gate, points).run([gate.through(x) for x in local])
         gate.settle()
@@ -133,6 +140,17 @@ class Engine:
         if id(program) not in self._units:
             self._units[id(program)] = program, paired(program)
         return self._units[id(program)][1]
+
+    def _allocates(self, program: Program, batch: Sequence[int]) -> int:
+        """Bytes that a run holds on this rank beside its input, by what leaves state."""
+        key = id(program), math.prod(batch)
+        if key not in self._needs:
+            inputs = [program.values[k].local_bytes(program.mesh) for k in program.inputs]
+            held = 0
+            with contextlib.suppress(ShapeError):  # a subset's leaf knows its own part only
+                held = max(memory.peaks(program, key[1]), default=0) - key[1] * sum(inputs)
+            self._needs[key] = program, held
+        return self._needs[key][1]
 
     def _trains(self, program: Program) -> bool:
         """Whether an array of a leaf requires a gradient."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import threading
 from typing import Any
 
@@ -11,9 +12,10 @@ import compositions
 import numpy as np
 import pytest
 
+import geometries as ct
 import linops as lo
-from sharding import plan
-from sharding.executors import device_threads
+from sharding import memory, plan
+from sharding.executors import account, device_threads
 from sharding.homes.jax_devices import pieces, together
 from sharding.states import Sharded
 
@@ -101,6 +103,67 @@ def test_without_memory_an_error_names_the_prediction_and_nothing_stays(
     thread.start()
     thread.join(60)
     np.testing.assert_array_equal(made[0], wanted)
+
+
+@pytest.mark.parametrize("short", ["device", "host"])
+def test_a_device_without_room_stops_all_before_they_begin(
+    short: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    B = _lowered("shard_map")
+    x = B.domain.random(1)
+    wanted = np.asarray(B @ x)
+    body, _ = B._engine.compiled_part(B.plan.forward)
+    begun: list[Any] = []
+    compiled = body.compiled
+    monkeypatch.setitem(body.__dict__, "compiled", lambda *a: begun.append(a) or compiled(*a))
+    monkeypatch.setattr(memory, "SMALL", 0)
+    last = B.plan.devices[-1]
+    if short == "device":
+        monkeypatch.setattr(account, "free_in_jax", lambda d: 10.0 if d == last else None)
+    else:
+        monkeypatch.setattr(account, "host_free", lambda: 1000.0)
+    gc.collect()
+    held = sum(a.nbytes for a in jax.live_arrays())
+    where = str(last) if short == "device" else "3 devices of this host"
+    with pytest.raises(MemoryError, match=f"on {where}.*its plan needs [0-9,]+ bytes.*bands"):
+        B @ x
+    assert not begun
+    gc.collect()
+    assert sum(a.nbytes for a in jax.live_arrays()) <= held
+    monkeypatch.undo()
+    np.testing.assert_array_equal(np.asarray(B @ x), wanted)
+
+
+def test_float32_programs_hold_no_float64() -> None:
+    space = lo.Space((7, 6, 5), "float32", ("z", "y", "x"))
+    wave = space.with_dtype("complex64")
+    spectrum = lo.FFT(space, axes=("y", "x"))
+    bent = np.full((3, *space.shape), 0.3, np.float32)
+    beam = ct.ParallelBeam(np.linspace(0, 3, 5), ct.Detector((7, 6)))
+    cone = ct.ConeBeam(np.linspace(0, 6, 5), ct.Detector((7, 6), 2.0), 50.0, 100.0)
+    operators: list[Any] = [
+        ct.Projector(cone, ct.Grid(space.shape)).gram(np.ones((5, 7, 6), np.float32)),
+        lo.vstack([lo.Gradient(space), 0.5 * lo.Identity(space)]),
+        spectrum.H @ lo.Diagonal(np.ones(spectrum.codomain.shape, "complex64")) @ spectrum,
+        2 * lo.FFT(wave, axes=("y", "x")),
+        lo.Convolve(space, np.ones((3, 3, 3), np.float32)),
+        compositions.diffusion(space, 2) @ lo.Interpolate(space, displacement=bent),
+        lo.SumOver(space, "x"), lo.QGGMRF(space).gradient,
+        lo.transmission(ct.Projector(beam, ct.Grid(space.shape)), 2.0),
+    ]  # fmt: skip
+    with jax.enable_x64(True):  # where a slip would show
+        for A in operators:
+            p = plan(A, devices=jax.devices("cpu")[:2], executor="shard_map")
+            edges = [str(v.space.dtype) for v in p.forward.values]
+            assert set(edges) <= {"float32", "complex64"}
+            assert all(edge in p.explain() for edge in edges)
+            engine = p.lower()._engine
+            for program in (p.forward, p.adjoint):
+                if program is None:
+                    continue
+                body, leaves = engine.compiled_part(program)
+                text = str(jax.make_jaxpr(body._call)(*body.described(()), *leaves))
+                assert not re.findall(r"(?:f64|c128)\[[0-9,]+\]", text), A.name
 
 
 def test_programs_reach_devices_in_one_order() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import compositions
@@ -106,6 +108,34 @@ def test_a_device_holds_its_share_of_the_operators_arrays() -> None:
     apart = plan(A, devices=Described.several(4), partition="z").footprint
     assert apart.operators == size // 4
     assert apart.resident == 3 * size // 4
+
+
+def test_workers_without_memory_leave_nothing_behind() -> None:
+    space = lo.Space((6, 4), "float32", ("z", "y"))
+    made: list[weakref.ref] = []
+    full = True
+
+    def step(x):
+        y = 2 * x
+        made.append(weakref.ref(y))
+        if full and float(x[0, 0]) == 5:
+            raise MemoryError("no room")
+        return y
+
+    leaf = lo.from_functions(
+        step, step, domain=space, codomain=space, rule="z y -> z y", blockwise=True
+    )
+    p = plan(leaf @ leaf, devices=3, executor="threads", partition="z")
+    B = p.lower()
+    x = np.repeat(np.arange(1, 7, dtype=np.float32), 4).reshape(6, 4)
+    needed = f"on device 2 of 3.*its plan needs {p.footprint.total:,} bytes.*memory="
+    with pytest.raises(MemoryError, match=needed) as raised:
+        B @ x
+    del raised
+    gc.collect()
+    assert made and not any(ref() is not None for ref in made)
+    full = False
+    np.testing.assert_array_equal(B @ x, 4 * x)
 
 
 _PROCESS = """

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import linops as lo
 from linops.errors import PlacementError, ShapeError
 from rank_checks.register import all_good, assert_close, check, plan, projector, raises
-from sharding import Placement
+from sharding import Placement, memory
+from sharding.executors import torch_ranks
 from sharding.ranks import ranks_of
 
 
@@ -78,6 +80,22 @@ def a_failure_in_the_middle_reaches_every_rank(rank: int, world: int) -> None:
     raises(MemoryError, "its plan needs", lambda: B @ x)
     assert time.monotonic() - started < 15
     all_good(rank)
+
+
+@check
+def a_rank_without_memory_stops_all_before_they_exchange(rank: int, world: int) -> None:
+    if world == 1:
+        return
+    A = projector((5, 4), 5)
+    B = plan(A, partition="view").lower()
+    x = B.domain.put(A.domain.random(1))
+    free = 10.0 if rank == world - 1 else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "SMALL", 0)
+        patch.setattr(torch_ranks, "free_beside", lambda _: free)
+        raises(MemoryError, "its plan needs", lambda: B @ x)
+    all_good(rank)
+    assert_close(B @ x, A @ A.domain.random(1))
 
 
 @check
