@@ -38,6 +38,7 @@ def _assert_close(got: Any, wanted: Any) -> None:
     )
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["workers", "threads", "shard_map"])
 def test_batches_of_any_length(executor: str) -> None:
     A = compositions.projector((5, 6, 6), 5)
@@ -74,6 +75,7 @@ def test_equal_shares_exchange_nothing() -> None:
     assert again.plan.by_batch, "what is lowered to its space is shared out alike"
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_under_transformations_of_jax() -> None:
     A = compositions.projector((5, 6, 6), 5)
     B = _by_batch(A, "shard_map")
@@ -88,6 +90,7 @@ def test_under_transformations_of_jax() -> None:
     _assert_close(jax.jit(jax.vmap(jax.grad(loss)))(x), slope)
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_solvers_functionals_and_jacobians() -> None:
     A = compositions.projector((5, 6, 6), 5)
     B = _by_batch(A, "shard_map")

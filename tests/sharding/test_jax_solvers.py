@@ -188,6 +188,7 @@ def test_a_solve_on_devices_resumes_bit_for_bit(
     assert got.residual_history == wanted.residual_history
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path: Path) -> None:
     A = compositions.projector((5, 6, 6), 4)
     y = A @ A.domain.random(0)

