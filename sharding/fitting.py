@@ -33,8 +33,8 @@ _OVERHEAD = 0.05
 def within_memory(found: Plan, request: partitions.Request, chunks: dict[str, int]) -> Plan:
     """The plan, run in bands where that is asked for, or where it would not fit.
 
-    Bands are as long as fits. Of several axes that one is taken whose bands cost less than a
-    twentieth of the time to start, or least.
+    Lengths that are asked for win over every limit. Else bands are as long as fits; of several axes
+    that one is taken whose bands cost less than a twentieth of the time to start, or least.
 
     Raises
     ------
@@ -42,13 +42,13 @@ def within_memory(found: Plan, request: partitions.Request, chunks: dict[str, in
         Where no plan fits: what is needed and allowed, the largest step, and what would fit.
     """
     if chunks:
-        found = _in_bands(found, chunks)
+        return _in_bands(found, chunks)
     allowed = found.machine.memory if found.memory is None else float(found.memory)
     if allowed is None or _surely_fits(found, allowed) or found.footprint.total <= allowed:
         return found
     smallest = found
     best: tuple[float, Plan] | None = None
-    for one, leaf, names in _ways(found, request, bool(chunks)):
+    for one, leaf, names in _ways(found, request):
         if one.footprint.total <= allowed:
             return one
         smallest = _smaller(smallest, one)
@@ -76,9 +76,7 @@ def _smaller(one: Plan, other: Plan) -> Plan:
     return min(one, other, key=lambda p: p.footprint.total)
 
 
-def _ways(
-    found: Plan, request: partitions.Request, fixed: bool
-) -> Iterator[tuple[Plan, Compute, list[str]]]:
+def _ways(found: Plan, request: partitions.Request) -> Iterator[tuple[Plan, Compute, list[str]]]:
     """Plans that may be run in bands, each with its heaviest leaf and the axes for it."""
     plans = [found]
     if not found.deterministic and not request.names:
@@ -101,7 +99,7 @@ def _ways(
                 for name in leaf.rule.names
                 if name not in heaviest.cuts and banding.may_loop(leaf, name)
             ]
-            yield one, heaviest, [] if fixed else names
+            yield one, heaviest, names
 
 
 def _longest(one: Plan, name: str, n: int, allowed: float) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -229,6 +230,19 @@ class Placement:
             For an array that lies elsewhere, unless it is plain and of the real shape.
         """
         return self.home.gather(self, x)
+
+    def shares(self, x: Array) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+        """The shares of `x` one by one, on the host: an export gathers nothing.
+
+        Yields
+        ------
+        place, part
+            Where in an array of the real shape a share stands, and its real part as NumPy. What
+            several devices have a copy of comes once; of several processes each yields its own.
+        """
+        from sharding.export import shares
+
+        return shares(self, x)
 
     def holds(self, x: Array) -> bool:
         """Whether `x` lives here: a fact of the array, never a guess from its length."""

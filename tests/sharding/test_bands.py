@@ -85,3 +85,12 @@ def test_a_refusal_says_what_would_fit() -> None:
     plan(A, devices=Described.several(count), partition="z", memory=needed // 3)
     with pytest.raises(lo.errors.PlacementError):
         plan(A, devices=Described.several(count // 2), partition="z", memory=needed // 3)
+
+
+def test_lengths_that_are_asked_for_win_over_limits() -> None:
+    A = _cone(8)
+    p = plan(A, devices=2, partition="view", memory=1000, chunks={"view": 3})
+    assert "in bands: {'view': 3}" in p.explain()
+    B, x, y = p.lower(), A.domain.random(0), A.codomain.random(1)
+    np.testing.assert_array_equal(B @ x, A @ x)
+    np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=0, atol=1e-6 * np.abs(A.H @ y).max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,3 +139,22 @@ def test_a_mesh_holds_its_devices() -> None:
     mesh = Mesh(WORKERS, (2, 3), ("a", "b"))
     assert list(mesh.groups(1)) == [(0, 1, 2), (3, 4, 5)]
     assert list(mesh.groups(0)) == [(0, 3), (1, 4), (2, 5)]
+
+
+@pytest.mark.parametrize("kind", ["workers", "jax"])
+def test_shares_are_read_one_by_one(kind: str) -> None:
+    x = np.arange(2 * 7 * 5, dtype=np.float32).reshape(2, 7, 5)
+    devices: Any = tuple(map(Worker, range(6)))
+    if kind == "jax":
+        devices = tuple(pytest.importorskip("jax").devices("cpu")[:6])
+    # Planes along one axis of the mesh, copies along the other; the last shares are padding.
+    mesh = Mesh(devices, (3, 2), ("z", "copies"))
+    placement = Placement(devices, (0, None), (7, None), None, mesh, 2)
+    whole = np.zeros_like(x)
+    sizes = []
+    for place, part in placement.shares(placement.put(x)):
+        assert type(part) is np.ndarray
+        whole[place] += part
+        sizes.append(part.shape[1])
+    np.testing.assert_array_equal(whole, x)
+    assert sizes == [3, 3, 1]
