@@ -27,6 +27,7 @@ __all__ = [
     "convert",
     "copy",
     "dtype_of",
+    "everywhere",
     "exemplar",
     "gather_planes",
     "has_float64",
@@ -309,6 +310,21 @@ def convert(x: Array, like: Array) -> Array:
     xp = namespace(like)
     device = array_api_compat.device(like)
     return xp.asarray(np.array(to_numpy(x)), device=device)
+
+
+def everywhere(x: Array, like: Array) -> Array:
+    """A small array, the same in every process, as an operand beside `like`: a copy with each part.
+
+    NumPy beside JAX stays as it is: JAX sends it from the host to all devices of `like`.
+    """
+    if is_jax(like):
+        return x
+    x = convert(x, like)
+    if not is_distributed(like):
+        return x
+    module, mesh = sys.modules["torch.distributed.tensor"], like.device_mesh
+    copies = [module.Replicate()] * mesh.ndim
+    return module.DTensor.from_local(x, mesh, copies, run_check=False)
 
 
 def item(x: Array) -> Any:

@@ -163,9 +163,9 @@ def chosen(condition: Array, new: Any, old: Any) -> Any:
         return new
 
     def part(new: Array, old: Array) -> Array:
-        xp = arrays.namespace(new)
-        mask = arrays.convert(condition, new)
-        return xp.where(xp.reshape(mask, mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+        shape = condition.shape + (1,) * (new.ndim - condition.ndim)
+        mask = arrays.namespace(condition).reshape(condition, shape)
+        return arrays.namespace(new).where(arrays.everywhere(mask, new), new, old)
 
     return each(part, new, old)
 
@@ -205,4 +205,4 @@ def _coefficient(factor: Array, like: Array) -> Any:
             return float(factor)
         factor = np.asarray(factor, dtype)
     wide = arrays.cast(factor, dtype).reshape(factor.shape + (1,) * (like.ndim - factor.ndim))
-    return arrays.convert(wide, like)
+    return arrays.everywhere(wide, like)

@@ -72,6 +72,20 @@ def solvers_take_the_steps_of_one_process(rank: int, world: int) -> None:
 
 
 @check
+def members_of_a_batch_have_their_own_steps(rank: int, world: int) -> None:
+    A = projector((6, 5), 9)
+    y = A @ np.abs(A.domain.random(1))
+    batch = np.stack([y, 0 * y, 2 * y[::-1]])
+    B = plan(A, partition="view").lower()
+    for solve in (solvers.cgls, solvers.sirt):
+        wanted = solve(A, batch, iterations=4, rtol=0.1)
+        for data in (batch, B.codomain.put(batch)):
+            got = solve(B, data, iterations=4, rtol=0.1)
+            assert_close(got.solution, wanted.solution, 1e-9)
+            assert got.reason == wanted.reason
+
+
+@check
 def vcd_in_single_precision(rank: int, world: int) -> None:
     if world != 2:
         return
