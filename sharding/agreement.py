@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from linops.errors import PlacementError
-from sharding.devices import world
+from sharding.devices import device_of, world
 
 __all__ = ["WORDS", "gather_rows", "made_together", "posted", "refuse", "settle", "waiting"]
 
@@ -171,7 +171,7 @@ def _late(error: Exception) -> NoReturn:
 
 
 def _device() -> Any:
-    import torch
+    """Where the words of an agreement lie: on the host where the group reaches it."""
     import torch.distributed as dist
 
-    return "cpu" if "gloo" in str(dist.get_backend()) else torch.device("cuda")
+    return device_of("cpu" if "gloo" in str(dist.get_backend()) else "cuda")

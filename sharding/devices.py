@@ -22,6 +22,7 @@ __all__ = [
     "Rank",
     "Worker",
     "choose",
+    "device_of",
     "family",
     "host_memory",
     "machine_of",
@@ -334,6 +335,20 @@ def _ranks() -> tuple[Rank, ...]:
         )
     kind = "cuda" if "nccl" in str(dist.get_backend()) else "cpu"
     return tuple(Rank(i, kind) for i in range(dist.get_world_size()))
+
+
+def device_of(kind: str) -> Any:
+    """The torch device of this rank: of GPUs the one that was chosen, else that of LOCAL_RANK.
+
+    Ranks that have not called `torch.cuda.set_device` would all take the first one.
+    """
+    import torch
+
+    if kind != "cuda":
+        return torch.device(kind)
+    if not torch.cuda.is_initialized() and "LOCAL_RANK" in os.environ:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def host_memory(shares: int = 1) -> float | None:

@@ -23,7 +23,7 @@ from sharding.states import Windowed, real_range, share_of
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Line", "Ranks", "device_of", "planned_together", "ranks_of"]
+__all__ = ["Line", "Ranks", "planned_together", "ranks_of"]
 
 _PIECES = 16  # in which a sum over ranks is taken
 _LEAST = 1 << 16  # bytes of a piece, which exchanges are still worth
@@ -394,12 +394,6 @@ def _shared(
         if begin < end:
             found.append((begin - lo, end - lo, begin + shift - first))
     return tuple(found)
-
-
-def device_of(kind: str) -> Any:
-    """The torch device of this rank."""
-    torch = _torch()
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else kind
 
 
 def _ordered_sum(parts: Array) -> Array:

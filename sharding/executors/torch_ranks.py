@@ -72,7 +72,7 @@ class Engine:
             count = batch[0] if self.plan.by_batch and batch else None
             if count is not None:
                 local = [self._moved(x, count, REPLICATED, Sharded(0)) for x in local]
-            made = self._agreed(program, local, f"{shapes} {[x.dtype for x in inputs]}")
+            made = self._agreed(program, local, f"{shapes} {_kinds(inputs)}")
             if count is not None:
                 made = [self._moved(y, count, Sharded(0), REPLICATED) for y in made]
             self.plan.stats.ran(program, batch)
@@ -104,7 +104,7 @@ class Engine:
         values = [program.values[k] for k in program.inputs]
         entered = [self._entered(v, x) for v, x in zip(values, parts, strict=True)]
         shapes = [_batch_of_all(x, v) for v, x in zip(values, parts, strict=True)]
-        return self._agreed(program, entered, f"local {shapes} {[x.dtype for x in parts]}")
+        return self._agreed(program, entered, f"local {shapes} {_kinds(parts)}")
 
     # --- running -------------------------------------------------------------------------
 
@@ -115,7 +115,8 @@ class Engine:
         what: str,
         points: dict[tuple[int, int], Any] | None = None,
     ) -> list[Array]:
-        text = f"{self.plan.operator.name} on {what}, program {self._digest(program)}"
+        trained = " of trained arrays" * self._trains(program)
+        text = f"{self.plan.operator.name}{trained} on {what}, program {self._digest(program)}"
         # A rank that fails to allocate later would leave the others in an exchange.
         needed = self._allocates(program, batch_of(local[0], program.values[program.inputs[0]]))
         free = free_beside(local[0]) if needed >= memory.SMALL else None
@@ -192,6 +193,14 @@ class Engine:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["plan"])  # type: ignore[misc]
+
+
+def _kinds(parts: Sequence[Array]) -> str:
+    """What must be alike beside shapes: a rank that records alone would wait in its backward."""
+    return ", ".join(
+        f"{x.dtype} on {x.device.type}{' with a gradient' * (x.requires_grad or recording(x))}"
+        for x in parts
+    )
 
 
 def _batch_of_all(x: Array, value: Value) -> tuple[int, ...]:

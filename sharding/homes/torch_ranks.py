@@ -17,8 +17,9 @@ from linops import arrays
 from linops.errors import PlacementError
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
+from sharding.devices import device_of
 from sharding.rank_movements import move
-from sharding.ranks import Ranks, device_of, ranks_of
+from sharding.ranks import Ranks, ranks_of
 from sharding.states import PARTIAL, REPLICATED, Sharded, State
 
 if TYPE_CHECKING:

@@ -59,3 +59,21 @@ def test_every_check_holds_on_every_rank(
     assert len(names[0]) > 25
     assert ("a_latecomer_is_named" in names[0]) == (world == 2)
     assert ("a_rank_that_dies_is_named" in names[0]) == (world == 4)
+
+
+def test_ranks_on_gpus_take_the_one_of_their_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sharding.devices import device_of
+
+    chosen = [0]
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: chosen.append(number))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: chosen[-1])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: len(chosen) > 1)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert device_of("cuda") == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert device_of("cuda") == torch.device("cuda", 3)
+    monkeypatch.setenv("LOCAL_RANK", "5")  # what was chosen stays
+    assert device_of("cuda") == torch.device("cuda", 3)
+    assert device_of("cpu") == torch.device("cpu")

@@ -52,6 +52,14 @@ def one_bad_rank_and_all_raise(rank: int, world: int) -> None:
     several = torch.stack([local] * (2 if bad else 3))
     raises(PlacementError, "different things", lambda: torch.func.vmap(B.local)(several))
     raises(PlacementError, "different things", lambda: B.local(local.float() if bad else local))
+    alone = local.clone().requires_grad_(bad)  # flags, P52: the others would never run backward
+    raises(PlacementError, "with a gradient", lambda: B.local(alone))
+    X = B.domain.put(x).requires_grad_(bad)
+    raises(PlacementError, "with a gradient", lambda: B @ X)
+    w = torch.ones(A.codomain.shape, dtype=torch.float64).requires_grad_(bad)
+    D = lo.Diagonal(w, A.codomain)
+    C = plan(D @ A, partition="view").lower()
+    raises(PlacementError, "of trained arrays", lambda: C @ B.domain.put(x))
     all_good(rank)
 
 
