@@ -13,6 +13,7 @@ from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import weakened
 from linops.algebra.complexify import complexify
 from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
+from linops.algebra.placed import refuse_shares
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.cost import Cost
@@ -39,6 +40,7 @@ def concat(operators: Iterable[Any], axis: str | int = 0) -> LinearOperator:
     """
     terms = members_of(operators, "concat", "domain")
     spaces = [plain_space(term.codomain, "concat") for term in terms]
+    refuse_shares(terms, "concat")
     number = axis_number(spaces[0], axis)
     for space in spaces[1:]:
         if (

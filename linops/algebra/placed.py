@@ -15,7 +15,7 @@ from linops.errors import PlacementError
 from linops.operator import Operator
 from linops.space import AnySpace
 
-__all__ = ["chained", "meeting"]
+__all__ = ["chained", "meeting", "refuse_shares"]
 
 
 def chained(outer: Any, inner: Any) -> tuple[Any, Any]:
@@ -46,6 +46,17 @@ def meeting(operators: Sequence[Any], sides: Sequence[str], what: str) -> list[A
     ends = [getattr(first, side) if side in sides else None for side in ("domain", "codomain")]
     space = getattr(first, sides[0])
     return [space._lowered_between(t, *ends) if _plain(t) else t for t in operators]
+
+
+def refuse_shares(operators: Sequence[Any], what: str) -> None:
+    """Raise where an operator gives arrays in shares on devices to what joins whole ones."""
+    for term in operators:
+        for space in term.codomain.members:
+            if space._placed and not _plain(term) and space.placement.home.apart:
+                raise PlacementError(
+                    f"{what} joins whole arrays, {term.name} gives shares of one on "
+                    f"{space.placement}: plan the whole, plan({what}([...])).lower()"
+                )
 
 
 def _plain(operator: Operator) -> bool:

@@ -110,6 +110,15 @@ def test_where_they_match_compositions_are_what_they_are_without_plans(executor:
         _assert_close(slope, 2 * (wanted.H @ (wanted @ x)))
 
 
+def test_shares_are_not_joined_end_to_end() -> None:
+    B = _lowered(BLUR, "shard_map", _jax(0, 1))
+    with pytest.raises(PlacementError, match="plan the whole"):
+        lo.concat([B, WEIGH], axis="z")
+    C = _lowered(BLUR, "threads", 2)
+    x = SPACE.random(0)
+    _assert_close(lo.concat([C, C], axis="z") @ x, np.concatenate([BLUR @ x] * 2))
+
+
 # --- arrays ---------------------------------------------------------------------------------------
 
 
