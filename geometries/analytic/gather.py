@@ -22,6 +22,7 @@ from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.hosted import hosted
+from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
@@ -123,10 +124,11 @@ class Gather(LinearOperator):
         rows[..., :-2] = flat
         out = np.empty((len(rows), *shape[-2:]), rows.dtype)
         many = max(1, min(16, shape[-2] // 8))
+        table, first = writeable(self.table), writeable(self.first)
 
         def fill(i: int) -> None:
             begin, end = i * many, min((i + 1) * many, shape[-2])
-            gather_lines(self.mode, self.table, self.first, begin, end, rows, out)
+            gather_lines(self.mode, table, first, begin, end, rows, out)
 
         pool.run(fill, -(-shape[-2] // many))
         return out.reshape(*batch, *shape)
@@ -137,14 +139,15 @@ class Gather(LinearOperator):
         space, shape = self.domain.members[0], self.codomain.members[0].shape
         batch = x.shape[: x.ndim - len(shape)]
         count = math.prod((*batch, *shape[:-2]))
-        image = np.ascontiguousarray(x).reshape(count, *shape[-2:])
+        image = writeable(np.ascontiguousarray(x)).reshape(count, *shape[-2:])
         views, columns = space.shape[0], space.shape[-1]
         out = np.empty((count, views, columns), image.dtype)
         many = max(1, min(8, views // 8))
+        table, first = writeable(self.table), writeable(self.first)
 
         def fill(i: int) -> None:
             begin, end = i * many, min((i + 1) * many, views)
-            scatter_views(self.mode, self.table, self.first, begin, end, image, out)
+            scatter_views(self.mode, table, first, begin, end, image, out)
 
         pool.run(fill, -(-views // many))
         if len(space.shape) == 3:

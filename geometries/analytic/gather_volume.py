@@ -22,6 +22,7 @@ from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.hosted import hosted
+from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
@@ -114,9 +115,10 @@ class ConeGather(LinearOperator):
         flat = np.zeros((count, views, rows * columns + columns + 2), y.dtype)
         flat[..., : rows * columns] = y.reshape(count, views, rows * columns)
         out = np.empty((count, *shape), y.dtype)
+        table, first = writeable(self.table), writeable(self.first)
 
         def fill(k: int) -> None:
-            gather_slices(self.table, self.first, k, k + 1, rows, columns, flat, out)
+            gather_slices(table, first, k, k + 1, rows, columns, flat, out)
 
         pool.run(fill, shape[0])
         return out.reshape(*batch, *shape)
@@ -126,11 +128,12 @@ class ConeGather(LinearOperator):
 
         (views, rows, columns), shape = (s.members[0].shape for s in (self.domain, self.codomain))
         batch = x.shape[: x.ndim - 3]
-        volume = np.ascontiguousarray(x).reshape(math.prod(batch), *shape)
+        volume = writeable(np.ascontiguousarray(x)).reshape(math.prod(batch), *shape)
         out = np.empty((len(volume), views, rows, columns), x.dtype)
+        table, first = writeable(self.table), writeable(self.first)
 
         def fill(k: int) -> None:
-            scatter_views(self.table, self.first, k, k + 1, rows, columns, volume, out)
+            scatter_views(table, first, k, k + 1, rows, columns, volume, out)
 
         pool.run(fill, views)
         return out.reshape(*batch, views, rows, columns)

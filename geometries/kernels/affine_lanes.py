@@ -19,9 +19,10 @@ from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.lanes import Kit
 
 __all__ = ["MARGIN", "STEEPEST", "hat", "hat_back", "spans", "spread_of"]
@@ -32,7 +33,7 @@ MARGIN = 88  # readable numbers before and after what elements with a result loo
 _f32, _f64, _i32, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def spread_of(step):
     """How far apart neighbouring places are: less than 1 (0), less than 2 (1), or more (2)."""
     return 0 if step < 0.999 else (1 if step < 1.999 else 2)

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.aligned_rays import VIEWS, crossing, empty_rays, real_views, set_rays
+from geometries.kernels.compiling import compiled
 from geometries.kernels.joseph_rays import plane_samples
 from geometries.kernels.rays3d import plane_ray, plane_walk
 from geometries.kernels.structure import aligned_shift
@@ -35,13 +35,12 @@ from linops.errors import GeometryError
 
 __all__ = ["joseph", "kernel"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _PATCH = 16
 _COLUMNS = 256
 _LINES = 1 << 20  # bytes of projections that a patch sees in the views of a table
 
 
-@_compiled
+@compiled
 def _forward(table, part, volume, out, cut, work):
     cone, frames, along, normal, _, spacing, counts, _, _, _, smooth = table
     numbers, _, _, _, box, origin, local, first, common, _, _ = part
@@ -62,7 +61,7 @@ def _forward(table, part, volume, out, cut, work):
             _add(result, at, flat, begin, local[2], common[2], lists[0], lists[1], met)
 
 
-@_compiled
+@compiled
 def _lists(room):
     """Room for the cells and weights of a ray, and for what `_met` works with."""
     room = max(1, room)
@@ -70,7 +69,7 @@ def _lists(room):
             np.empty((2, room)), np.empty(room))  # fmt: skip
 
 
-@_compiled
+@compiled
 def _met(smooth, line, box, origin, lx, lists):
     """List the cells of the box on a ray and their physical weights; returns their number."""
     cells, weights, slabs, parts, middles = lists
@@ -89,7 +88,7 @@ def _met(smooth, line, box, origin, lx, lists):
     return met
 
 
-@_compiled
+@compiled
 def _adjoint(table, part, projections, out, cut, work):
     numbers, _, _, _, box, origin, _, first, common, squared, fresh = part
     smooth = table[10]
@@ -123,7 +122,7 @@ def _adjoint(table, part, projections, out, cut, work):
                     _add(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
-@_compiled
+@compiled
 def _forward_subset(table, part, values, out, cut, work):
     numbers, _, _, positions, _, _, _, first, common, _, _ = part
     smooth = table[10]
@@ -151,7 +150,7 @@ def _forward_subset(table, part, values, out, cut, work):
                      weights[m:], 1)  # fmt: skip
 
 
-@_compiled
+@compiled
 def _adjoint_subset(table, part, projections, out, cut, work):
     numbers, _, _, positions, _, _, _, first, common, _, fresh = part
     smooth = table[10]
@@ -177,7 +176,7 @@ def _adjoint_subset(table, part, projections, out, cut, work):
                 _add(result, at, flat, begin, lr, common[2], lines, weights, met)
 
 
-@_compiled
+@compiled
 def _add(total, at, source, begin, width, count, lines, weights, met):
     """Add `met` weighted lines of `count` numbers to those at `total[at]`.
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.rays3d import columns_of_box, inverse, plane_foot, plane_ray
 from linops.compiled.noalias import load, store
 
@@ -21,10 +21,9 @@ __all__ = ["VIEWS", "crossing", "empty_rays", "real_views", "set_rays"]
 VIEWS = 16  # views of a table; a constant, since sums are rounded where a table ends
 _WAYS, _SPANS = 10, 3
 _STANDING = 1e280  # 1 / direction across an axis, times any distance finite
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
-@_compiled
+@compiled
 def real_views(numbers, views):
     """The local views whose numbers are in the scan."""
     found = np.empty(numbers.shape[0], np.int64)
@@ -36,7 +35,7 @@ def real_views(numbers, views):
     return found[:count]
 
 
-@_compiled
+@compiled
 def empty_rays(views, cols):
     """Tables of rays for `set_rays`, and room for the lines and weights of `crossing`.
 
@@ -47,7 +46,7 @@ def empty_rays(views, cols):
     return (*rays, np.empty(room), cols), np.empty(room + 1, np.int64), np.empty(room + 1)
 
 
-@_compiled
+@compiled
 def set_rays(table, numbers, views, bounds, first, local, rays):
     """Tabulate the rays of local columns [first, first + local) that can see a box, view by view.
 
@@ -98,14 +97,14 @@ def set_rays(table, numbers, views, bounds, first, local, rays):
             _stand(ways, way + 1, ys[at : at + size])
 
 
-@_compiled
+@compiled
 def _stand(ways, slot, origins):
     ways[slot], ways[slot + 2] = _STANDING, 1.0
     for c in range(origins.shape[0]):
         origins[c] = math.floor(origins[c]) + 0.5
 
 
-@_compiled
+@compiled
 def crossing(smooth, x, y, views, rays, lines, weights):
     """List the rays of a table across cell (x, y), in the order of views and columns.
 
@@ -138,7 +137,7 @@ def crossing(smooth, x, y, views, rays, lines, weights):
     return count
 
 
-@_compiled
+@compiled
 def _beside(x, y, views, rays, lines, weights):
     """`crossing` with the weights of `joseph_rays.plane_samples`."""
     ways, spans, xs, ys, cols = rays

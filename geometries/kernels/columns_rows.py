@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from geometries.kernels.compiling import compiled
 from linops.compiled.noalias import store
 
 __all__ = ["parts_of", "rows_met", "set_rows"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
-
-@_compiled
+@compiled
 def set_rows(cone, frames, view, along, normal, heights, spacing, counts, sampling, line, middle,
              i0, n,             first, level, slope, share, factor, lines):  # fmt: skip
     """Tabulate the rows [i0, i0 + n) of a column, as `columns_lanes` wants them.
@@ -59,14 +58,14 @@ def set_rows(cone, frames, view, along, normal, heights, spacing, counts, sampli
     return rising, bits
 
 
-@_compiled
+@compiled
 def _fixed_bits(steepest, counts):
     """Bits of fraction: all that 32 leave for the heights that rows which meet the grid reach."""
     across = math.sqrt(float(counts[0] * counts[0] + counts[1] * counts[1]))
     return max(0, 31 - int(math.ceil(math.log2(counts[2] + steepest * across + 12.0))))
 
 
-@_compiled
+@compiled
 def _set_fixed(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
                counts, metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
     unit = float(1 << bits)
@@ -89,7 +88,7 @@ def _set_fixed(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, ris
         store(factor, q, np.sqrt(np.float32(metre * metre + (s * tall) * (s * tall))))
 
 
-@_compiled
+@compiled
 def _set_plain(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising, steepest,
                counts, metre, tall, bits, first, level, slope, share, factor):  # fmt: skip
     sign = 1.0 if rising else -1.0
@@ -122,7 +121,7 @@ def _set_of(rise, fall, base, pitch, anchor, half, sampling, rows, i0, n, rising
     return chosen
 
 
-@_compiled
+@compiled
 def rows_met(lines, start, stop, n, k0, k1):
     """(first row, row after the last, 0 / 1 / 2) within slices [k0, k1) in a piece; generous.
 
@@ -141,7 +140,7 @@ def rows_met(lines, start, stop, n, k0, k1):
     return first, max(first, last + 1), spread
 
 
-@_compiled
+@compiled
 def parts_of(steepest, length):
     """Into how many parts a piece is cut so that no row crosses two faces in one."""
     return max(1, int(math.ceil(steepest * length / 0.999)))

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.columns_rows import parts_of, rows_met, set_rows
 from geometries.kernels.columns_tiles import part_of, real_rows
+from geometries.kernels.compiling import compiled
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
 
 __all__ = ["gram_tile"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
-
-@_compiled
+@compiled
 def gram_tile(table, part, weights, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
     numbers, _, _, _, box, origin, _, first, _, _, fresh = part
@@ -71,7 +69,7 @@ def gram_tile(table, part, weights, out, cut, work):
             out[b, y0 + cell // nx, x0 + cell % nx, k0 - origin[2] + k] += total[cell, k + 1]
 
 
-@_compiled
+@compiled
 def _add_squares(column, value, factor, k0, count, level, slope, share, start, stop, parts):
     """Add value a^2, where a is the length of all parts of one row's piece within a cell.
 
@@ -96,7 +94,7 @@ def _add_squares(column, value, factor, k0, count, level, slope, share, start, s
     column[cell] += value * (length * factor) ** 2
 
 
-@_compiled
+@compiled
 def _split(level, slope, share, start, stop):
     """(lower cell, upper cell, length in the lower, length in the upper) of a row's piece."""
     one, two = level + slope * start, level + slope * stop
@@ -108,7 +106,7 @@ def _split(level, slope, share, start, stop):
     return low, high, whole - upper, upper
 
 
-@_compiled
+@compiled
 def _place(face, first, count):
     """The slot of a cell in a padded column: 0 below, 1 to count inside, count + 1 above."""
     return int(min(max(face - first + 1.0, 0.0), count + 1.0))

@@ -9,7 +9,6 @@ own positions and keep as many columns as fit `_KEPT` bytes.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.columns_lanes import BACK, FRONT, march, scatter, split
 from geometries.kernels.columns_rows import parts_of, rows_met, set_rows
@@ -22,17 +21,18 @@ from geometries.kernels.columns_tiles import (
     real_rows,
     scatter_met,
 )
+from geometries.kernels.compiling import compiled
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
 from linops.compiled.noalias import load, store
 
 __all__ = ["adjoint_subset", "forward_subset"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _KEPT = 1 << 20
+_ROW = np.int64(1)  # cells in memory a line, where a walk visits a single cell
 _VIEWS = 64  # views after which an adjoint clears its sums
 
 
-@_compiled
+@compiled
 def forward_subset(table, part, values, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
     numbers, _, _, positions, box, origin, _, first, _, _, _ = part
@@ -75,7 +75,7 @@ def forward_subset(table, part, values, out, cut, work):
                     plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                 )
             line = _line(rays[c])
-            if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
+            if plane_walk(line, x, x + 1, y, y + 1, x, y, _ROW, cells, starts, stops) == 0:
                 continue
             start, stop = starts[0], stops[0]
             if not made[c]:
@@ -109,7 +109,7 @@ def forward_subset(table, part, values, out, cut, work):
                     seen[r] = total[c, b, q] * factor[c * size + q]
 
 
-@_compiled
+@compiled
 def adjoint_subset(table, part, projections, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
     numbers, _, _, positions, box, origin, _, first, _, _, fresh = part
@@ -158,7 +158,7 @@ def adjoint_subset(table, part, projections, out, cut, work):
                             plane_ray(cone, frames, number, along[j], normal[j], spacing, counts)
                         )
                     line = _line(rays[c])
-                    if plane_walk(line, x, x + 1, y, y + 1, x, y, 1, cells, starts, stops) == 0:
+                    if plane_walk(line, x, x + 1, y, y + 1, x, y, _ROW, cells, starts, stops) == 0:
                         # The ray in the slot is this one, its rows are not.
                         if ready[c] != ticket:
                             ready[c] = -1
@@ -197,7 +197,7 @@ def adjoint_subset(table, part, projections, out, cut, work):
                     clear(slots[at : at + width], out[b0 + b, s][k0 - origin[2] :], count)
 
 
-@_compiled
+@compiled
 def _line(ray):
     """A ray of `plane_ray` from a table."""
     return (ray[0], ray[1], ray[2], ray[3], ray[4], ray[5], ray[6], ray[7], ray[8], ray[9])

@@ -9,11 +9,11 @@ float32 sums into the result every few views.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 
 from geometries.kernels.columns_lanes import BACK, FRONT, march, scatter, split
 from geometries.kernels.columns_rows import parts_of, rows_met, set_rows
+from geometries.kernels.compiling import compiled
 from geometries.kernels.rays3d import columns_of_box, plane_ray, plane_walk
 from linops.compiled.noalias import add, load, store
 
@@ -29,11 +29,10 @@ __all__ = [
     "scatter_met",
 ]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _VIEWS = 64  # views after which an adjoint clears its sums
 
 
-@_compiled
+@compiled
 def forward_tile(table, part, source, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, _, _ = table
     numbers, _, _, _, box, origin, local, first, _, _, _ = part
@@ -87,7 +86,7 @@ def forward_tile(table, part, source, out, cut, work):
                 store(seen, r, out.dtype.type(load(total[b], q) * load(factor, q)))
 
 
-@_compiled
+@compiled
 def adjoint_tile(table, part, projections, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
     numbers, _, _, _, box, origin, _, first, _, _, fresh = part
@@ -165,7 +164,7 @@ def adjoint_tile(table, part, projections, out, cut, work):
                     clear(slots[at : at + width], target[k0 - origin[2] :], count)
 
 
-@_compiled
+@compiled
 def all_finite(values):
     """Whether no number is NaN or infinite."""
     zero, bad = values.dtype.type(0), np.int32(0)
@@ -174,7 +173,7 @@ def all_finite(values):
     return bad == 0
 
 
-@_compiled
+@compiled
 def scatter_met(slots, at, places, pairs, values, r0, r1):
     """`scatter` where a value may be NaN or infinite: a cell that a row does not reach stays."""
     for r in range(r0, r1):
@@ -184,7 +183,7 @@ def scatter_met(slots, at, places, pairs, values, r0, r1):
                 slots[slot + upper] += pairs[2 * r + upper] * values[r]
 
 
-@_compiled
+@compiled
 def clear(slots, target, count):
     """Add the sums of a voxel column to `target` and set them to zero."""
     for k in range(count):
@@ -194,14 +193,14 @@ def clear(slots, target, count):
     slots[:] = 0
 
 
-@_compiled
+@compiled
 def real_rows(first_row, local, rows):
     """The first real row of a local detector, and their number."""
     i0 = min(max(first_row, 0), rows)
     return i0, max(0, min(first_row + local, rows) - i0)
 
 
-@_compiled
+@compiled
 def part_of(start, stop, part, parts):
     """Both ends of a part of a piece."""
     one = start + (stop - start) * (part / parts)
@@ -232,7 +231,7 @@ def _empty_tables(groups, work):
     return plain
 
 
-@_compiled
+@compiled
 def groups_of(n, work):
     """Groups of lanes that n rows fill."""
     lanes = 32 // work.itemsize

@@ -19,6 +19,7 @@ from geometries.kernels.footprint import LevelFootprint
 from geometries.kernels.volume_scan import VolumeScan
 from geometries.kernels.volume_tiles import blocks, detector_cuts, plane_of, view_numbers
 from linops.compiled import pool
+from linops.compiled.writeable import writeable
 
 __all__ = ["PlanarFootprint"]
 
@@ -55,6 +56,7 @@ class PlanarFootprint:
         """Project `image` (B, ly, lx) into `out` (B, views, columns)."""
         numbers = view_numbers(self._scan, views)
         batch, ly, lx = image.shape
+        image = writeable(image)
         turned = np.ascontiguousarray(np.swapaxes(image, 1, 2))
         place = (0, *first_cell)
         plane, _ = plane_of(self._scan, place, ly, lx)
@@ -119,6 +121,7 @@ class PlanarFootprint:
         first_column: int,
         numbers: NDArray[np.int64],
     ) -> None:
+        sinogram = writeable(sinogram)
         batch, ly, lx = out.shape
         place = (0, *first_cell)
         plane, _ = plane_of(self._scan, place, ly, lx)

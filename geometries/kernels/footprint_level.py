@@ -9,8 +9,8 @@ dtype of the data, the same in both directions and in all precisions.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled, fused
 from geometries.kernels.footprint_profile import (
     FOUND,
     LINE,
@@ -21,13 +21,11 @@ from geometries.kernels.footprint_profile import (
 
 __all__ = ["adjoint_subset", "adjoint_tile", "forward_subset", "forward_tile"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
-_fused = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 _LISTED = 8
 _LINES = 8  # of voxels, whose columns stay in the cache until they are added
 
 
-@_compiled
+@compiled
 def forward_tile(table, part, source, out, cut, work):
     diverging, curved, box, views, _, spacing, cells = table
     numbers, _, _, _, plane, origin, local, first, common, _, _ = part
@@ -79,7 +77,7 @@ def forward_tile(table, part, source, out, cut, work):
             _add_listed(total, volume[b], slice_, count, lines[c], shares[c], listed[c])
 
 
-@_compiled
+@compiled
 def adjoint_tile(table, part, projections, out, cut, work):
     diverging, curved, box, views, _, spacing, cells = table
     numbers, _, _, _, plane, origin, _, first, common, squared, fresh = part
@@ -137,7 +135,7 @@ def adjoint_tile(table, part, projections, out, cut, work):
         _add_listed(total, data, row, count, lines[cell], shares[cell], listed[cell])
 
 
-@_compiled
+@compiled
 def forward_subset(table, part, values, out, cut, work):
     diverging, curved, box, views, _, spacing, cells = table
     numbers, _, _, positions, _, _, local, first, common, _, _ = part
@@ -165,7 +163,7 @@ def forward_subset(table, part, values, out, cut, work):
                 _add(total, weight, values[b, p, slice_ : slice_ + count])
 
 
-@_compiled
+@compiled
 def adjoint_subset(table, part, projections, out, cut, work):
     diverging, curved, box, views, _, spacing, cells = table
     numbers, _, _, positions, _, _, local, first, common, _, fresh = part
@@ -199,20 +197,20 @@ def adjoint_subset(table, part, projections, out, cut, work):
                     _add(total, weight, projections[b, view, j - first[0], row : row + count])
 
 
-@_compiled
+@compiled
 def _cells(found, j0, j1, firsts, weights):
     """First and last cell of the single voxel found; its weights are `weights[:, 0]`."""
     cells_met = cell_weights(found, 1, j0, j1, firsts, weights)
     return int(firsts[0]), int(firsts[0]) + cells_met
 
 
-@_fused
+@fused
 def _add(total, weight, source):
     for k in range(total.shape[0]):
         total[k] += weight * source[k]
 
 
-@_fused
+@fused
 def _add_listed(total, source, start, count, lines, shares, listed):
     """Add the listed lines of `source`, from `start` on."""
     if listed == _LISTED:

@@ -14,22 +14,21 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.footprint_planar import turned_view
 from geometries.kernels.footprint_profile import meets
 from linops.compiled.noalias import add, load, store
 
 __all__ = ["adjoint_tile", "forward_tile"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _LINE = 256
 _LINES = 16  # lines between two additions of a forward tile's partial sums
 _VIEWS = 32  # views between those of an adjoint
 _ZERO, _HALF = np.float32(0.0), np.float32(0.5)
 
 
-@_compiled
+@compiled
 def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, images, turned,
                  first, plane, out, first_column, tile):  # fmt: skip
     """`images` (B, ly, lx), `turned` the same transposed; `out` (B, views, columns, 1)."""
@@ -74,7 +73,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             out[b, view, j - first_column, 0] = total[b, j + 1]
 
 
-@_compiled
+@compiled
 def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, sinograms,
                  first_column, out, first, plane, tile):  # fmt: skip
     """`sinograms` (B, views, columns, 1); the task owns lines [y0, y1) of `out` (B, ly, lx, 1)."""
@@ -120,7 +119,7 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             sums[:] = 0
 
 
-@_compiled
+@compiled
 def _empty():
     """Room for the pixels of a line: first cells; nine lines of numbers of their profiles; areas
     up to two edges and weights; places of cells; four vertices. Lines follow each other in flat
@@ -131,7 +130,7 @@ def _empty():
             np.empty(4 * _LINE))  # fmt: skip
 
 
-@_compiled
+@compiled
 def _corners(diverging, curved, t, x0, y, line):
     """Where the corners x0 - 1/2, x0 + 1/2, ... at height y have their shadows, in cells."""
     for i in range(line.shape[0]):
@@ -143,7 +142,7 @@ def _corners(diverging, curved, t, x0, y, line):
         store(line, i, a)
 
 
-@_compiled
+@compiled
 def _shapes(diverging, curved, box, t, spacing, x0, m, y, below, above, at, cols, firsts, shape,
             vertices):  # fmt: skip
     """The first cell of each pixel, and from there its profile; the cells that the widest has.
@@ -162,7 +161,7 @@ def _shapes(diverging, curved, box, t, spacing, x0, m, y, below, above, at, cols
     return most + 1
 
 
-@_compiled
+@compiled
 def _sort(below, above, at, m, vertices):
     """The shadows of four corners in rising order."""
     for i in range(m):
@@ -178,7 +177,7 @@ def _sort(below, above, at, m, vertices):
         store(vertices, 3 * _LINE + i, most)
 
 
-@_compiled
+@compiled
 def _ends(diverging, curved, t, spacing, x0, m, y, vertices):
     """The two ends of profiles of constant height, twice each."""
     a0, a1 = t[0] + t[2] * y + t[1] * x0, t[1]
@@ -200,7 +199,7 @@ def _ends(diverging, curved, t, spacing, x0, m, y, vertices):
         store(vertices, 3 * _LINE + i, a + half)
 
 
-@_compiled
+@compiled
 def _relate(vertices, m, firsts, shape):
     """The cell in which a profile begins, and its vertices from there (in 0, 1, 2 and 8)."""
     for i in range(m):
@@ -215,7 +214,7 @@ def _relate(vertices, m, firsts, shape):
         store(shape, 8 * _LINE + i, np.float32(load(vertices, 3 * _LINE + i) - cell))
 
 
-@_compiled
+@compiled
 def _widest(firsts, shape, m, cols):
     """How far beyond its first cell any profile reaches, of those that reach the detector."""
     most, none, last = np.int32(-1), np.int32(-1), np.int32(cols)
@@ -227,7 +226,7 @@ def _widest(firsts, shape, m, cols):
     return most
 
 
-@_compiled
+@compiled
 def _parts(shape, m):
     """Widths of the parts of profiles, and half the inverse of the first and the last."""
     for i in range(m):
@@ -240,7 +239,7 @@ def _parts(shape, m):
         store(shape, 7 * _LINE + i, _HALF / right if right > _ZERO else _ZERO)
 
 
-@_compiled
+@compiled
 def _heights(diverging, curved, t, x0, m, y, shape):
     mass = np.float32(t[10])
     a0, a1 = t[0] + t[2] * y + t[1] * x0, t[1]
@@ -256,7 +255,7 @@ def _heights(diverging, curved, t, x0, m, y, shape):
         store(shape, 8 * _LINE + i, mass / area)
 
 
-@_compiled
+@compiled
 def _weigh(shape, m, n, areas):
     """Weights of the cells `firsts + n`, into the last line of `areas`; n rises from 0."""
     if n == 0:
@@ -281,7 +280,7 @@ def _weigh(shape, m, n, areas):
         store(areas, 2 * _LINE + i, weight)
 
 
-@_compiled
+@compiled
 def _places(firsts, m, n, cols, place):
     """Where cells `firsts + n` stand between one number before the first column and one after."""
     shift, last = np.int32(n + 1), np.int32(cols + 1)
@@ -291,7 +290,7 @@ def _places(firsts, m, n, cols, place):
         store(place, i, cell if cell < last else last)
 
 
-@_compiled
+@compiled
 def _multiply(areas, source, m, values):
     for i in range(m):
         w = load(areas, 2 * _LINE + i)
@@ -299,13 +298,13 @@ def _multiply(areas, source, m, values):
         store(values, i, value if w != _ZERO else _ZERO)
 
 
-@_compiled
+@compiled
 def _scatter(total, place, values, m):
     for i in range(m):
         add(total, load(place, i), load(values, i))
 
 
-@_compiled
+@compiled
 def _gather(total, areas, data, place, m):
     for i in range(m):
         w = load(areas, 2 * _LINE + i)

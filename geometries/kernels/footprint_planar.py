@@ -9,18 +9,17 @@ shares the weights.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.footprint_profile import FOUND, cell_weights, line_profiles, meets
 from linops.compiled.noalias import add, load
 
 __all__ = ["adjoint_tile", "forward_tile", "turned_view"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _LINE = 64
 
 
-@_compiled
+@compiled
 def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, images, turned,
                  first, plane, out, first_column, tile):  # fmt: skip
     """`images` (B, ly, lx), `turned` the same transposed; `out` (B, views, columns, 1)."""
@@ -47,7 +46,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             if not meets(diverging, curved, t, x, x + m, y, y + 1, j0, j1):
                 continue
             line_profiles(diverging, curved, box, t, sides, x, m, y, found)
-            count = cell_weights(found, m, 0, cols, firsts, weights)
+            count = cell_weights(found, m, np.int64(0), cols, firsts, weights)
             for i in range(m):
                 place[i] = np.int32(firsts[i])
             for b in range(batch):
@@ -59,7 +58,7 @@ def forward_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
             out[b, view, j - first_column, 0] = total[b, j]
 
 
-@_compiled
+@compiled
 def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers, sinograms,
                  first_column, out, first, plane, tile, squared):  # fmt: skip
     """`sinograms` (B, views, columns, 1); the task owns lines [y0, y1) of `out` (B, ly, lx, 1)."""
@@ -105,7 +104,7 @@ def adjoint_tile(diverging, curved, box, table, flipped, spacing, cells, numbers
                     out[b, y - first[1], x - first[2] + i, 0] = total[b, i]
 
 
-@_compiled
+@compiled
 def turned_view(diverging, numbers, spacing, plane):
     """Whether x and y change places so that the shadow moves faster along lines, and what follows.
 
@@ -124,7 +123,7 @@ def turned_view(diverging, numbers, spacing, plane):
     return turn, t, sides, x0, x1, y0, y1
 
 
-@_compiled
+@compiled
 def _turn(diverging, t, plane):
     """Whether the shadow moves faster along y than along x, in the middle of the image."""
     along_x, along_y = abs(t[1]), abs(t[2])
@@ -136,14 +135,14 @@ def _turn(diverging, t, plane):
     return along_y > along_x
 
 
-@_compiled
+@compiled
 def _scatter(total, place, weights, source):
     for i in range(source.shape[0]):
         w = weights[i]
         total[place[i]] += w * source[i] if w != 0.0 else 0.0
 
 
-@_compiled
+@compiled
 def _gather(total, place, weights, source, m):
     for i in range(np.int32(m)):
         w = load(weights, i)

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
+from geometries.kernels.compiling import compiled
 
 __all__ = ["FOUND", "LINE", "cell_weights", "cells_of", "line_profiles", "meets"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 FOUND = 10
 LINE = 16
 
 
-@_compiled
+@compiled
 def line_profiles(diverging, curved, box, t, spacing, x0, count, y, found):
     """Profiles of `count` voxels of line y from x0 on, into `found` (FOUND, >= count).
 
@@ -66,7 +65,7 @@ def line_profiles(diverging, curved, box, t, spacing, x0, count, y, found):
         _flat_vertices(t, x0, count, y, found)
 
 
-@_compiled
+@compiled
 def _flat_vertices(t, x0, count, y, found):
     """The shadows of four corners in order, and the mass in line 4 divided by their trapezoid."""
     ax, ay, bx, by = 0.5 * t[1], 0.5 * t[2], 0.5 * t[4], 0.5 * t[5]
@@ -89,7 +88,7 @@ def _flat_vertices(t, x0, count, y, found):
         found[4, i] = 2.0 * found[4, i] / (t[6] * (most - least + third - second))
 
 
-@_compiled
+@compiled
 def _curved_vertices(t, x0, count, y, found):
     """As `_flat_vertices`, by angles about the source."""
     ax, ay, bx, by = 0.5 * t[1], 0.5 * t[2], 0.5 * t[4], 0.5 * t[5]
@@ -112,7 +111,7 @@ def _curved_vertices(t, x0, count, y, found):
         found[4, i] = 2.0 * found[4, i] / (t[6] * (most - least + third - second))
 
 
-@_compiled
+@compiled
 def _box_vertices(curved, t, spacing, x0, count, y, found):
     """The width `w_u` about the voxel's centre."""
     for i in range(count):
@@ -128,7 +127,7 @@ def _box_vertices(curved, t, spacing, x0, count, y, found):
         found[4, i] = found[4, i] / (2.0 * half)
 
 
-@_compiled
+@compiled
 def meets(diverging, curved, t, x0, x1, y0, y1, start, stop):
     """Whether profiles of voxels [x0, x1) of lines [y0, y1) may reach cells [start, stop).
 
@@ -148,7 +147,7 @@ def meets(diverging, curved, t, x0, x1, y0, y1, start, stop):
     return low - slack < stop and high + slack > start - 1
 
 
-@_compiled
+@compiled
 def cell_weights(found, count, start, stop, firsts, weights):
     """Weights of `count` voxels of a line in the cells of [start, stop).
 
@@ -183,7 +182,7 @@ def cell_weights(found, count, start, stop, firsts, weights):
     return cells
 
 
-@_compiled
+@compiled
 def cells_of(weights, cells, i):
     """The range of n in which voxel i has weights."""
     stop = cells
@@ -195,7 +194,7 @@ def cells_of(weights, cells, i):
     return start, stop
 
 
-@_compiled
+@compiled
 def _areas(found, count, shift, firsts, areas):
     """The area of each unit trapezoid below `firsts[i] + shift`."""
     for i in range(count):

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from geometries.kernels.compiling import compiled, fused
 
 __all__ = [
     "collect_exact",
@@ -24,11 +25,8 @@ __all__ = [
     "spread_exact",
 ]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
-_fused = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 
-
-@_compiled
+@compiled
 def rows_of(m, s, g, k0, k1, i0, i1):
     """The rows of [i0, i1) that slices [k0, k1) reach."""
     low = m + s * k0 - 0.5 * g
@@ -39,7 +37,7 @@ def rows_of(m, s, g, k0, k1, i0, i1):
     return start, max(start, min(i1, int(math.ceil(high - 0.5)) + 1))
 
 
-@_compiled
+@compiled
 def slices_of(m, s, k0, k1, r0, r1):
     """The slices of [k0, k1) that reach rows [r0, r1), where G = s."""
     start = max(float(k0), math.floor((r0 - 0.5 - m) / s + 0.5))
@@ -47,7 +45,7 @@ def slices_of(m, s, k0, k1, r0, r1):
     return int(start), int(max(start, stop))
 
 
-@_fused
+@fused
 def slant(first, step, k0, factors):
     """1 / cos phi of the slices from k0 on, with `Z' / h = first + step k`."""
     first, step = factors.dtype.type(first), factors.dtype.type(step)
@@ -57,7 +55,7 @@ def slant(first, step, k0, factors):
         factors[k] = np.sqrt(one + slope * slope)
 
 
-@_compiled
+@compiled
 def spread_exact(m, s, g, height, k0, count, values, i0, r0, r1, rows):
     """Add to `rows[i - i0]`, r0 <= i < r1, the slices `values` (count) from k0 on."""
     for k in range(count):
@@ -72,7 +70,7 @@ def spread_exact(m, s, g, height, k0, count, values, i0, r0, r1, rows):
                 rows[i - i0] += overlap * value
 
 
-@_compiled
+@compiled
 def collect_exact(m, s, g, height, k0, count, values, i0, r0, r1, rows, squared):
     """The transpose: into `values`; with `squared` the weights are squared."""
     for k in range(count):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.affine_lanes import MARGIN, STEEPEST, spans, spread_of
+from geometries.kernels.compiling import compiled, fused
 from geometries.kernels.footprint_profile import (
     FOUND,
     LINE,
@@ -33,12 +33,10 @@ from linops.compiled.noalias import add, load, store
 
 __all__ = ["adjoint_subset", "adjoint_tile", "forward_subset", "forward_tile"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
-_fused = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 _LINES = 16  # lines of voxels between two additions of partial sums
 
 
-@_compiled
+@compiled
 def forward_tile(table, part, source, out, cut, work):
     diverging, curved, _, views, _, _, _ = table
     plane, origin, local = part[4], part[5], part[6]
@@ -62,7 +60,7 @@ def forward_tile(table, part, source, out, cut, work):
     _finish(sums, window, part[7], view, out)
 
 
-@_compiled
+@compiled
 def forward_subset(table, part, values, out, cut, work):
     positions, origin = part[3], part[5]
     width = part[6][1]
@@ -81,7 +79,7 @@ def forward_subset(table, part, values, out, cut, work):
     _finish(sums, window, part[7], view, out)
 
 
-@_compiled
+@compiled
 def adjoint_tile(table, part, projections, out, cut, work):
     diverging, curved, _, views, _, _, _ = table
     numbers, _, _, _, plane, origin, _, first, _, squared, fresh = part
@@ -94,11 +92,10 @@ def adjoint_tile(table, part, projections, out, cut, work):
         return
     nx, k0, count = bx1 - bx0, plane[4], plane[5] - plane[4]
     total = np.zeros(((by1 - by0) * nx, count), work.dtype)
-    scratch = _scratch(
-        _window(table, part, projections.shape[3], -1, 0, projections.shape[2]), work
-    )
+    left, right, rows = np.int64(0), projections.shape[2], projections.shape[3]
+    scratch = _scratch(_window(table, part, rows, np.int64(-1), left, right), work)
     for view in range(numbers.shape[0]):
-        window = _window(table, part, projections.shape[3], numbers[view], 0, projections.shape[2])
+        window = _window(table, part, rows, numbers[view], left, right)
         if window[9] or not meets(diverging, curved, views[window[7]], bx0, bx1, by0, by1,
                                   window[3], window[4]):  # fmt: skip
             continue
@@ -111,7 +108,7 @@ def adjoint_tile(table, part, projections, out, cut, work):
         _put(out[b, y, x][k0 - origin[2] :], total[cell], count)
 
 
-@_compiled
+@compiled
 def adjoint_subset(table, part, projections, out, cut, work):
     numbers, _, _, positions, plane, origin, local, first, _, _, fresh = part
     p0, p1 = cut
@@ -119,11 +116,10 @@ def adjoint_subset(table, part, projections, out, cut, work):
         out[:, p0:p1] = 0
     k0, count = plane[4], plane[5] - plane[4]
     total = np.zeros((out.shape[0], p1 - p0, count), work.dtype)
-    scratch = _scratch(
-        _window(table, part, projections.shape[3], -1, 0, projections.shape[2]), work
-    )
+    left, right, rows = np.int64(0), projections.shape[2], projections.shape[3]
+    scratch = _scratch(_window(table, part, rows, np.int64(-1), left, right), work)
     for view in range(numbers.shape[0]):
-        window = _window(table, part, projections.shape[3], numbers[view], 0, projections.shape[2])
+        window = _window(table, part, rows, numbers[view], left, right)
         if window[9]:
             continue
         for p in range(p0, p1):
@@ -137,7 +133,7 @@ def adjoint_subset(table, part, projections, out, cut, work):
             _put(out[b, p][k0 - origin[2] :], total[b, p - p0], count)
 
 
-@_compiled
+@compiled
 def _window(table, part, rows, number, left, right):
     """(first row, rows, first as counted, column, stop, slice, stop, view, flipped, none).
 
@@ -154,7 +150,7 @@ def _window(table, part, rows, number, left, right):
     return i0, n, cells[0] - i0 - n if flip else i0, j0, j1, k0, k1, number, flip, none
 
 
-@_compiled
+@compiled
 def _scratch(window, work):
     """Profiles, first cells and weights of a line; factors and slices, and rows of a column."""
     n, count = window[1], max(0, window[6] - window[5])
@@ -166,21 +162,21 @@ def _scratch(window, work):
     return found, firsts, weights, factors, slices, rows
 
 
-@_compiled
+@compiled
 def _sums(batch, window, work):
     """All sums of a forward tile, and those since the last `_settle`."""
     shape = (batch, window[4] - window[3], window[1])
     return np.zeros(shape, work.dtype), np.zeros(shape, work.dtype)
 
 
-@_compiled
+@compiled
 def _settle(sums):
     total, recent = sums
     total += recent
     recent[:] = 0
 
 
-@_compiled
+@compiled
 def _finish(sums, window, first, view, out):
     _settle(sums)
     i0, n, _, j0, j1, _, _, _, flip, _ = window
@@ -191,13 +187,13 @@ def _finish(sums, window, first, view, out):
                 line[r] = total[n - 1 - r if flip else r]
 
 
-@_compiled
+@compiled
 def _put(out, total, count):
     for k in range(count):
         add(out, k, out.dtype.type(load(total, k)))
 
 
-@_compiled
+@compiled
 def _spread_line(table, window, x, m, y, source, item, first_slice, sums, scratch, work):
     """Add voxel columns x to x + m of line y, which are `source[:, item:]`, to `sums`."""
     diverging, curved, box, views, _, spacing, _ = table
@@ -239,7 +235,7 @@ def _spread_line(table, window, x, m, y, source, item, first_slice, sums, scratc
                      rows[0][r0 - (top & -8) :], r1 - r0)  # fmt: skip
 
 
-@_compiled
+@compiled
 def _collect_line(table, window, x, m, y, data, first, squared, total, item, scratch, work):
     """Add what voxel columns x to x + m of line y collect of `data` to `total[item:]`."""
     diverging, curved, box, views, _, spacing, _ = table
@@ -288,7 +284,7 @@ def _collect_line(table, window, x, m, y, data, first, squared, total, item, scr
         _add_product(sums, factors, slices[0][ka - shift :], kb - ka)
 
 
-@_compiled
+@compiled
 def _rows(diverging, t, found, i, x, y):
     """(m, s, G, height) of the row rule of voxel column (x, y)."""
     if diverging:
@@ -297,14 +293,14 @@ def _rows(diverging, t, found, i, x, y):
     return t[11] + t[12] * x + t[13] * y, t[14], t[15], t[6]
 
 
-@_compiled
+@compiled
 def _slants(diverging, t, spacing, found, i, k0, factors):
     if diverging:
         step = spacing[2] * found[6, i]
         slant(-step * t[15], step, k0, factors)
 
 
-@_compiled
+@compiled
 def _quick(shape, work):
     """Whether the vectorised row rule takes this voxel column."""
     step = shape[1]
@@ -312,25 +308,25 @@ def _quick(shape, work):
     return work.itemsize == 4 and even and step <= STEEPEST and step * STEEPEST >= 1.0
 
 
-@_fused
+@fused
 def _weigh(out, factors, source, count):
     for k in range(count):
         store(out, k, load(factors, k) * out.dtype.type(load(source, k)))
 
 
-@_fused
+@fused
 def _weigh_all(out, weight, source, count):
     for k in range(count):
         store(out, k, weight * out.dtype.type(load(source, k)))
 
 
-@_fused
+@fused
 def _add(out, weight, source, count):
     for k in range(count):
         add(out, k, weight * out.dtype.type(load(source, k)))
 
 
-@_fused
+@fused
 def _add_product(out, one, two, count):
     for k in range(count):
         add(out, k, load(one, k) * load(two, k))

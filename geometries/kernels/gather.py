@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from geometries.kernels.compiling import compiled
 from linops.compiled.noalias import add, load
 
 __all__ = ["EQUIANGULAR", "FLAT", "PARALLEL", "gather_lines", "scatter_views"]
@@ -20,7 +21,7 @@ PARALLEL, FLAT, EQUIANGULAR = 0, 1, 2
 SLACK = 1e-6
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _locate(
     mode: int, view: Any, line: float, first: int, columns: int, place: Any, one: Any, two: Any
 ) -> None:
@@ -95,7 +96,7 @@ def _arctan(tangent: float) -> float:
     return angle
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def gather_lines(
     mode: int, table: Any, first: Any, begin: int, end: int, rows: Any, out: Any
 ) -> None:
@@ -124,7 +125,7 @@ def gather_lines(
         out[:, j] = total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def scatter_views(
     mode: int, table: Any, first: Any, begin: int, end: int, image: Any, out: Any
 ) -> None:

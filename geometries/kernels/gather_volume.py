@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled
 from linops.compiled.noalias import add, load
 
 __all__ = ["gather_slices", "scatter_views"]
@@ -18,7 +18,7 @@ __all__ = ["gather_slices", "scatter_views"]
 SLACK = 1e-6
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _locate(
     view: Any,
     first: Any,
@@ -66,7 +66,7 @@ def _locate(
         down[i] = row - float(up) if seen else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def gather_slices(
     table: Any, first: Any, begin: int, end: int, rows: int, columns: int, views: Any, out: Any
 ) -> None:
@@ -96,7 +96,7 @@ def gather_slices(
             out[:, k, j] = total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def scatter_views(
     table: Any, first: Any, begin: int, end: int, rows: int, columns: int, volume: Any, out: Any
 ) -> None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.affine_lanes import MARGIN, STEEPEST, hat, hat_back, spread_of
 from geometries.kernels.columns_tiles import real_rows
+from geometries.kernels.compiling import compiled
 from geometries.kernels.joseph_rays import SIDES, plane_samples, samples
 from geometries.kernels.oblique import joseph as rays
 from geometries.kernels.rays3d import columns_of_box, plane_ray, ray
@@ -30,13 +30,12 @@ from linops.compiled.noalias import add, load, store
 
 __all__ = ["kernel"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _VIEWS = 64  # views after which an adjoint clears its sums
 _PATCHES = (16, 8)
 _SCRATCH = 3 << 18
 
 
-@_compiled
+@compiled
 def _forward(table, part, source, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, _, _ = table
     numbers, _, _, _, box, origin, local, first, _, _, _ = part
@@ -97,7 +96,7 @@ def _forward(table, part, source, out, cut, work):
                     first[1])  # fmt: skip
 
 
-@_compiled
+@compiled
 def _adjoint(table, part, projections, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys = table
     numbers, _, _, _, box, origin, _, first, _, _, fresh = part
@@ -186,7 +185,7 @@ def _adjoint(table, part, projections, out, cut, work):
             sums[:] = 0
 
 
-@_compiled
+@compiled
 def _lift(cone, frames, view, along, normal, line, rows, sampling, spacing, counts):
     """(base, pitch, rise, fall, height of row 0, step of heights, flipped) of a detector column.
 
@@ -204,7 +203,7 @@ def _lift(cone, frames, view, along, normal, line, rows, sampling, spacing, coun
     return base + 0.5 * (counts[2] - 1), pitch, line[8], line[9], height, step, flipped
 
 
-@_compiled
+@compiled
 def _rows_at(line, lift, t):
     """(level, step): rows ``level + step i`` in slices at parameter t of the walk."""
     base, pitch, rise, fall, height, each, _ = lift
@@ -213,7 +212,7 @@ def _rows_at(line, lift, t):
     return base + rise * lead + height * climb, each * climb
 
 
-@_compiled
+@compiled
 def _gentle(line, lift, begin, end):
     """The rows of [begin, end) that climb at most one slice a slab."""
     _, _, rise, fall, height, each, _ = lift
@@ -231,7 +230,7 @@ def _gentle(line, lift, begin, end):
     return begin, end
 
 
-@_compiled
+@compiled
 def _rows_met(level, step, k0, k1, begin, end):
     """The rows of [begin, end) that may look at slices [k0, k1)."""
     if not step > 1e-9:
@@ -241,7 +240,7 @@ def _rows_met(level, step, k0, k1, begin, end):
     return int(math.floor(first)), int(math.ceil(last))
 
 
-@_compiled
+@compiled
 def _lengths(line, lift, tall, shift, factor):
     """Physical length of t = 1 for the rows from `shift` on."""
     _, _, rise, fall, height, each, _ = lift
@@ -251,7 +250,7 @@ def _lengths(line, lift, tall, shift, factor):
         store(factor, q, np.sqrt(factor.dtype.type(level + climb * climb)))
 
 
-@_compiled
+@compiled
 def _merge(target, at, volume, first, one, two, left, right, ka, kb):
     """Slices [ka, kb) of two voxel columns, weighed and added; of one where a position is -1."""
     line = target[at + ka :]
@@ -267,13 +266,13 @@ def _merge(target, at, volume, first, one, two, left, right, ka, kb):
         store(line, k, weight * target.dtype.type(load(here, k)))
 
 
-@_compiled
+@compiled
 def _add(target, weight, source, count):
     for k in range(count):
         add(target, k, weight * load(source, k))
 
 
-@_compiled
+@compiled
 def _collect(values, at, column, shift, level, step, r0, r1, ka, kb):
     """The transpose of `hat`, of rows [r0, r1) for slices [ka, kb), into `column`."""
     if step * STEEPEST < 1.0:
@@ -295,7 +294,7 @@ def _collect(values, at, column, shift, level, step, r0, r1, ka, kb):
              step, taps, spread_of(long))  # fmt: skip
 
 
-@_compiled
+@compiled
 def _interpolate(column, at, total, shift, level, step, r0, r1):
     """`hat`, row by row."""
     for r in range(r0, r1):
@@ -309,7 +308,7 @@ def _interpolate(column, at, total, shift, level, step, r0, r1):
                     total[b, r - shift] += weight * column[b, at + int(below) + upper]
 
 
-@_compiled
+@compiled
 def _sample(cone, frames, number, along, normal, heights, spacing, counts, lift, top, begin, end, n,
             volume, lx, origin, box, out, view, c, i0, first_row):  # fmt: skip
     """The rows of [top, top + n) outside [begin, end), ray by ray."""

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
+import numpy as np
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.rays3d import crossing_range, inverse
 
 __all__ = ["SIDES", "plane_samples", "samples"]
 
 SIDES = 4  # cells a slab
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
-@_compiled
+@compiled
 def samples(line, box, first, local, cells, weights):
     """List the cells of `box` = (x0, x1, y0, y1, z0, z1) that a ray takes values from.
 
@@ -34,7 +34,7 @@ def samples(line, box, first, local, cells, weights):
     ox, oy, oz, dx, dy, dz, start, stop, metre = line
     x = (ox, dx, box[0], box[1], first[0], local[2])
     y = (oy, dy, box[2], box[3], first[1], local[1] * local[2])
-    z = (oz, dz, box[4], box[5], first[2], 1)
+    z = (oz, dz, box[4], box[5], first[2], np.int64(1))
     ax, ay, az = abs(dx), abs(dy), abs(dz)
     if ax >= ay and ax >= az:
         return _march(x, y, z, start, stop, metre, cells, weights)
@@ -43,7 +43,7 @@ def samples(line, box, first, local, cells, weights):
     return _march(z, x, y, start, stop, metre, cells, weights)
 
 
-@_compiled
+@compiled
 def plane_samples(line, x0, x1, y0, y1, fx, fy, lx, cells, shares, middles):
     """List the slabs of [x0, x1) x [y0, y1) in which a column's ray has values, in rising order.
 
@@ -51,14 +51,14 @@ def plane_samples(line, x0, x1, y0, y1, fx, fy, lx, cells, shares, middles):
     array whose first cell is (fx, fy), -1 outside the box, and their shares of the part's length,
     in units of `rays3d.plane_ray`; returns the number of slabs, at most the longer extent.
     """
-    x = (line[0], line[2], x0, x1, fx, 1)
+    x = (line[0], line[2], x0, x1, fx, np.int64(1))
     y = (line[1], line[3], y0, y1, fy, lx)
     if abs(line[2]) >= abs(line[3]):
         return _plane_march(x, y, line[4], line[5], cells, shares, middles)
     return _plane_march(y, x, line[4], line[5], cells, shares, middles)
 
 
-@_compiled
+@compiled
 def _plane_march(drive, one, start, stop, cells, shares, middles):
     o, d, low, high, first, stride = drive
     o1, d1, low1, high1, first1, stride1 = one
@@ -97,7 +97,7 @@ def _plane_march(drive, one, start, stop, cells, shares, middles):
     return count
 
 
-@_compiled
+@compiled
 def _march(drive, one, two, start, stop, metre, cells, weights):
     """`samples` where each axis is (origin, direction, low, high, first, stride)."""
     o, d, low, high, first, stride = drive
@@ -145,6 +145,6 @@ def _march(drive, one, two, start, stop, metre, cells, weights):
     return count
 
 
-@_compiled
+@compiled
 def _range(origin, direction, low, high):
     return crossing_range(origin, direction, inverse(direction)[0], float(low), float(high))

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.joseph_rays import SIDES, samples
 from geometries.kernels.rays3d import columns_of_box, ray, rows_of_box, walk
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
@@ -31,13 +31,12 @@ from linops.compiled import pool
 
 __all__ = ["joseph", "kernel"]
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 _TILE = (16, 16, 64)  # y, x, z
 _WIDE = (64, 64, 128)
 _COLUMNS = 64
 
 
-@_compiled
+@compiled
 def _forward(table, part, source, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, _, _, _, smooth = table
     numbers, start, places, _, box, origin, local, first, _, _, _ = part
@@ -68,7 +67,7 @@ def _forward(table, part, source, out, cut, work):
                 out[b, view, c, r] = total
 
 
-@_compiled
+@compiled
 def _adjoint(table, part, projections, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, start, places, _, box, origin, _, first, _, squared, fresh = part
@@ -123,7 +122,7 @@ def _adjoint(table, part, projections, out, cut, work):
                 m += 1
 
 
-@_compiled
+@compiled
 def _forward_subset(table, part, values, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, _, _, positions, box, origin, _, first, _, _, _ = part
@@ -160,7 +159,7 @@ def _forward_subset(table, part, values, out, cut, work):
                 out[b, view, c, r] = total[c - left, r]
 
 
-@_compiled
+@compiled
 def _adjoint_subset(table, part, projections, out, cut, work):
     cone, frames, along, normal, heights, spacing, counts, sampling, curved, keys, smooth = table
     numbers, _, _, positions, box, origin, _, first, _, _, fresh = part
@@ -197,13 +196,13 @@ def _adjoint_subset(table, part, projections, out, cut, work):
                 out[b, s, z] += total[z]
 
 
-@_compiled
+@compiled
 def _lists(extents):
     """Room for the cells and weights of a ray through a box, given the sum of its extents."""
     return np.empty(SIDES * max(1, extents), np.int64), np.empty(SIDES * max(1, extents))
 
 
-@_compiled
+@compiled
 def _met(smooth, line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, weights):
     """List the cells of a box on a ray and their physical weights; their number."""
     if not smooth:
@@ -211,14 +210,14 @@ def _met(smooth, line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, we
     return samples(line, (x0, x1, y0, y1, z0, z1), (fx, fy, fz), (ly, lx, lz), cells, weights)
 
 
-@_compiled
+@compiled
 def _seen(smooth, x0, x1, y0, y1, z0, z1):
     """The box whose rays have weights in another."""
     more = 1.0 if smooth else 0.0
     return x0 - more, x1 + more, y0 - more, y1 + more, z0 - more, z1 + more
 
 
-@_compiled
+@compiled
 def _place(frame, frames, number, places, view, j, i):
     """Make `frame` that of one cell of a surface, its centre where the cell stands."""
     for a in range(3):
@@ -226,7 +225,7 @@ def _place(frame, frames, number, places, view, j, i):
         frame[0, 3 + a] = places[view, j, i, a]
 
 
-@_compiled
+@compiled
 def _passes(frames, number, places, view, j, spacing, counts, bounds):
     """Whether all segments of a surface's column lie beside a box, on one side of it."""
     for a in range(3):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from linops.compiled.noalias import load, store
 
+from .compiling import compiled
 from .planar_rays import Beam, fan_places, parallel_places, ray, split
 
 __all__ = ["RAY", "SHADOW", "adjoint_cells", "forward_cells", "tabulate_scan"]
@@ -25,7 +25,7 @@ RAY = 8  # numbers a ray: as `ray` gives them from back to high, then the axis
 SHADOW = 8  # numbers a view: the kind, then what `_view` says
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def tabulate_scan(
     beam: Beam,
     begin: int,
@@ -38,10 +38,10 @@ def tabulate_scan(
     for v in range(begin, end):
         shadows[v, 0] = _view(beam, v, columns, shadows[v, 1:])
         if rays.size > 0:
-            _table(beam, v, 0, columns, rays[v])
+            _table(beam, v, np.int64(0), columns, rays[v])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def forward_cells(
     beam: Beam,
     begin: int,
@@ -68,7 +68,7 @@ def forward_cells(
     for v in range(begin, end):
         rays = spare if fresh else table[v]
         if fresh and tabled:
-            _table(beam, v, 0, columns, rays)
+            _table(beam, v, np.int64(0), columns, rays)
         line[:] = 0.0
         for c in range(0, len(xs), BLOCK):
             many = min(BLOCK, len(xs) - c)
@@ -91,7 +91,7 @@ def forward_cells(
                 out[b, v, k] = line[b, k]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def adjoint_cells(
     beam: Beam,
     begin: int,
@@ -115,7 +115,7 @@ def adjoint_cells(
     for v in range(views):
         rays = spare if fresh else table[v]
         if fresh and tabled:
-            _table(beam, v, 0, columns, rays)
+            _table(beam, v, np.int64(0), columns, rays)
         for c in range(begin, end, BLOCK):
             many = min(BLOCK, end - c)
             near = slice(c, c + many)
@@ -137,7 +137,7 @@ def adjoint_cells(
             out[b, c] = sums[b, c - begin]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _table(beam: Beam, v: int, begin: int, end: int, rays: Any) -> None:
     """Set up the rays `begin:end` of one view in `rays` (columns * RAY,)."""
     for k in range(begin, end):
@@ -152,7 +152,7 @@ def _table(beam: Beam, v: int, begin: int, end: int, rays: Any) -> None:
         rays[at + 6] = float(axis)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _weight(rays: Any, k: int, x: float, y: float, half_x: float, half_y: float) -> float:
     """Length of ray k in the cell (x, y)."""
     at = k * RAY
@@ -177,7 +177,7 @@ def _weight(rays: Any, k: int, x: float, y: float, half_x: float, half_y: float)
 _PROJECTIVE, _SEARCH, _ALL = 0, 1, 2
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _view(beam: Beam, v: int, columns: int, shadow: Any) -> int:
     """The kind of a view, and in `shadow` what turns a point (x, y), in cells, into a bin.
 
@@ -205,7 +205,7 @@ def _view(beam: Beam, v: int, columns: int, shadow: Any) -> int:
     return _PROJECTIVE
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _turning(beam: Beam, v: int, columns: int) -> float:
     """The sense in which the rays to a curved detector turn; 0 where it is not one sense."""
     frame, points = beam.frames[v], beam.points[v]
@@ -232,7 +232,7 @@ def _turning(beam: Beam, v: int, columns: int) -> float:
     return sense
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _bins(
     beam: Beam,
     v: int,
@@ -276,7 +276,7 @@ def _bins(
         store(last, r, np.int32(high))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _search(beam: Beam, v: int, columns: int, sense: float, i: float, j: float) -> Any:
     """Bins [first, last) of cell (j, i) on a detector whose rays turn in one sense."""
     frame, points, lengths, shape = beam.frames[v], beam.points[v], beam.lengths, beam.shape

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from linops.compiled.noalias import add, load
 
+from .compiling import compiled
 from .planar_crossings import add_pairs, spread
 from .planar_models import PAD, RUN, SLABS, SPARE, TAIL, weights
 from .planar_rays import Beam, ray, tabulate
@@ -43,7 +43,7 @@ class Scratch(NamedTuple):
     total: Any  # (B, RUN)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def scratch(batch: int) -> Scratch:
     """Scratch for a batch of images."""
     return Scratch(
@@ -55,7 +55,7 @@ def scratch(batch: int) -> Scratch:
     )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def forward_views(
     joseph: bool,
     beam: Beam,
@@ -84,7 +84,7 @@ def forward_views(
         if v < 0:
             continue
         _tabulate(joseph, beam, v, box, columns, rays, ranges)
-        ka = 0
+        ka = np.int64(0)
         while ka < count:
             run = run_of(ranges, ka, count)
             room.total[:] = 0.0
@@ -96,7 +96,7 @@ def forward_views(
             ka = kb
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def march_exact(
     joseph: bool, shape: Any, box: Any, rows: Any, cols: Any, rays: Any, run: Any, room: Scratch
 ) -> None:
@@ -136,7 +136,7 @@ def march_exact(
                     part[b, r] = 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def driven(beam: Beam, views: Any, columns: Any, by: Any) -> None:
     """In `by` (v, 2) whether any ray of `views` is driven by y, by x."""
     for w in range(len(views)):
@@ -146,7 +146,7 @@ def driven(beam: Beam, views: Any, columns: Any, by: Any) -> None:
                 by[w, ray(beam, views[w], k)[0]] = True
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def tabulate_views(
     joseph: bool,
     beam: Beam,
@@ -165,7 +165,7 @@ def tabulate_views(
         list_runs(ranges[w], runs[w])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def scatter_slabs(
     joseph: bool,
     axis: int,
@@ -230,10 +230,10 @@ def scatter_slabs(
                         add_pairs(line, place[s], one[s], two[s], sinogram[b, w], ka, many)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def list_runs(ranges: Any, runs: Any) -> None:
     """The runs (`run_of`) of rays that meet slabs; in the last row of `runs` how many."""
-    n, ka, count = 0, 0, ranges.shape[1]
+    n, ka, count = 0, np.int64(0), ranges.shape[1]
     while ka < count:
         run = run_of(ranges, ka, count)
         if run[2] < run[3]:
@@ -244,7 +244,7 @@ def list_runs(ranges: Any, runs: Any) -> None:
     runs[-1, 0] = n
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def run_of(ranges: Any, ka: int, count: int) -> Any:
     """The run of rays from ka on: (ka, kb, first slab, one past the last, axis, through).
 
@@ -265,7 +265,7 @@ def run_of(ranges: Any, ka: int, count: int) -> Any:
     return ka, kb, start, stop if meets else start, axis, through
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _tabulate(
     joseph: bool, beam: Beam, v: int, box: Any, columns: Any, rays: Any, ranges: Any
 ) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from .compiling import compiled
 from .planar_exact import march_exact, run_of, scratch
 from .planar_lanes import march
 from .planar_models import PAD, SPARE
@@ -26,7 +26,7 @@ SPREAD = 6.9  # cells between the window's place and a lane, at most
 MARGIN = 15  # windows beyond the data by more than this are moved into the zeros
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def forward_fast(
     beam: Beam,
     views: Any,
@@ -77,7 +77,7 @@ def forward_fast(
                         near, x, slope = _lanes(rays, g, j, last - j, middle, lanes)
                         low, high = max(start, j), min(stop, last)
                         if not near:
-                            part = g, g + 8, low, high, axis, 1
+                            part = g, g + 8, low, high, axis, np.int64(1)
                             march_exact(False, shape, box, rows, cols, rays, part, room)
                             continue
                         at = (j - edge) * stride + PAD - lateral
@@ -103,7 +103,7 @@ def forward_fast(
                 ka = kb
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _alike(rays: Any, ranges: Any, g: int) -> bool:
     """Whether the eight rays from g on share their axis, pass right through, and are not steep."""
     axis = ranges[0, g]
@@ -113,7 +113,7 @@ def _alike(rays: Any, ranges: Any, g: int) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _lanes(rays: Any, g: int, j: int, length: int, middle: float, lanes: Any) -> Any:
     """Set up `lanes` for the slabs from j on: (whether they stay near x, x, slope)."""
     slope = 0.5 * (rays[1, g + 3] + rays[1, g + 4])

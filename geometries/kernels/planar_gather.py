@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from linops.compiled.noalias import load, store
 
+from .compiling import compiled
 from .planar_exact import list_runs
 from .planar_fast import MARGIN, STEEP
 from .planar_lanes import gather_fan, gather_parallel
@@ -30,7 +30,7 @@ TIGHT = 0.997  # bins a cell up to which 3.5 cells and half a bin keep within 4 
 WINDOW = 10.0  # bins between the window's place and a bin of its lanes, at most
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def classify(beam: Beam, views: Any, gathers: Any, lines: Any, shapes: Any) -> None:
     """How each of `views` is gathered, in `gathers` (v,) whether it can be.
 
@@ -72,7 +72,7 @@ def classify(beam: Beam, views: Any, gathers: Any, lines: Any, shapes: Any) -> N
         gathers[w] = _gathers(lines[:, w], float(beam.shape[0]), float(beam.shape[1]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _gathers(line: Any, nx: float, ny: float) -> bool:
     """Whether all cells lie well before the source, and eight of them within the window."""
     for p in range(9):
@@ -87,7 +87,7 @@ def _gathers(line: Any, nx: float, ny: float) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def prepare(
     beam: Beam,
     views: Any,
@@ -124,7 +124,7 @@ def prepare(
                 data[b, c, PAD + r] = value if gains[r] > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _gains(beam: Beam, v: int, line: Any, first: int, gains: Any) -> None:
     """Length of the rays of a fan from `first` on over both their sides; 0 for rays to be left.
 
@@ -149,7 +149,7 @@ def _gains(beam: Beam, v: int, line: Any, first: int, gains: Any) -> None:
         gains[r] = length / (e * f) if fits else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def leave(
     beam: Beam,
     views: Any,
@@ -172,7 +172,7 @@ def leave(
         list_runs(ranges[w], runs[w])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def gather(
     beam: Beam,
     begin: int,
@@ -217,7 +217,7 @@ def gather(
                     image[b, j, i - box[0]] = total[8 * b + i - g]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _aim(
     parallel: bool, lines: Any, x: float, y: float, columns: Any, cells: Any, numbers: Any
 ) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from linops.compiled.noalias import load, store
 
+from .compiling import compiled
 from .planar_crossings import cross
 from .planar_rays import split
 
@@ -29,7 +29,7 @@ SPARE = 3  # numbers that may be read beyond a table of rays
 PAD, TAIL = 24, 40
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def weights(
     joseph: bool,
     rays: Any,
@@ -62,7 +62,7 @@ def weights(
             _siddon(rays, ka, many, float(j + s), middle, shift, top, place[s], one[s], two[s])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _siddon(
     rays: Any,
     ka: int,
@@ -95,7 +95,7 @@ def _siddon(
         store(two, r, b)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def _joseph(
     rays: Any,
     ka: int,

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from geometries.kernels.compiling import compiled
 
 __all__ = ["Beam", "enter", "fan_places", "parallel_places", "ray", "split", "tabulate"]
 
@@ -35,7 +36,7 @@ class Beam(NamedTuple):
     shape: Any  # (2,) int64: nx, ny
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def ray(beam: Beam, v: int, k: int) -> Any:
     """Ray k of view v, as (axis, back, slope, step, spread, low, high).
 
@@ -88,15 +89,15 @@ def ray(beam: Beam, v: int, k: int) -> Any:
     return axis, back, slope, step, spread, low, high
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def parallel_places(beam: Beam, v: int) -> Any:
     """Where (x, y), in cells, falls on a flat detector, in bins: coefficients of 1, x and y.
 
     Then the cells that a ray moves sideways a bin, and its slope. Without such a move the
     coefficients mean nothing.
     """
-    axis, back, slope, _, _, _, _ = ray(beam, v, 0)
-    _, other, _, _, _, _, _ = ray(beam, v, 64)
+    axis, back, slope, _, _, _, _ = ray(beam, v, np.int64(0))
+    _, other, _, _, _, _, _ = ray(beam, v, np.int64(64))
     pace = (other - back) / 64.0
     middle = beam.shape[1 - axis] * 0.5
     at, along, across = (middle * slope - back) / pace, -slope / pace, 1.0 / pace
@@ -105,7 +106,7 @@ def parallel_places(beam: Beam, v: int) -> Any:
     return at, along, across, pace, slope
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def fan_places(beam: Beam, v: int) -> Any:
     """As `parallel_places` for a fan: 1, x, y coefficients of a numerator and a denominator.
 
@@ -125,7 +126,7 @@ def fan_places(beam: Beam, v: int) -> Any:
     return numerator, denominator, (ex, ux, ey, uy)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def split(
     back: float,
     slope: float,
@@ -151,7 +152,7 @@ def split(
     return first, whole - second, second
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def tabulate(
     beam: Beam, v: int, first: int, count: int, box: Any, beside: int, rays: Any, ranges: Any
 ) -> None:
@@ -160,7 +161,7 @@ def tabulate(
         enter(beam, v, first + r, box, beside, rays, ranges, r)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled
 def enter(
     beam: Beam, v: int, k: int, box: Any, beside: int, rays: Any, ranges: Any, r: int
 ) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from linops.compiled.writeable import writeable
+
 from .planar_rays import Beam
 
 __all__ = ["Job", "Pair", "PlanarScan", "cut", "plain"]
@@ -104,9 +106,8 @@ def _meet(first: int, count: int, start: int, stop: int) -> Pair:
 
 
 def plain(array: Array) -> Array:
-    """The array, or a copy, as kernels are compiled for: C order, writable."""
-    array = np.ascontiguousarray(array)
-    return array if array.flags.writeable else array.copy()
+    """The array as kernels are compiled for: C order, writeable."""
+    return writeable(np.ascontiguousarray(array))
 
 
 def cut(count: int, parts: int) -> list[int]:

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from geometries.kernels.compiling import compiled
 from geometries.kernels.portable_gradient import Chain, Frames
 from geometries.kernels.portable_scan import Setup
 from geometries.kernels.rays3d import BIG, crossing_range, first_cell, inverse, ray
@@ -31,7 +31,6 @@ from linops.compiled import pool
 __all__ = ["pull", "push"]
 
 Real = NDArray[np.floating[Any]]
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 def push(setup: Setup, window: np.ndarray, at: Frames, move: Frames, x: Real) -> Real:
@@ -123,7 +122,7 @@ def _offsets(frames: Frames) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-@_compiled
+@compiled
 def _push(cone, table, offsets, heights, spacing, counts, box, real, view, moves, steps, rises,
           x, out):  # fmt: skip
     """Changes of the rays of one view."""
@@ -165,7 +164,7 @@ def _push(cone, table, offsets, heights, spacing, counts, box, real, view, moves
                 out[n, view, row, col] = change + sums[6] * line[8] * inner / (whole * whole)
 
 
-@_compiled
+@compiled
 def _pull(cone, table, offsets, heights, spacing, counts, box, real, view, x, y, found, shares,
           rises):  # fmt: skip
     """Gradients of one view: of first, middle, u, v and n, and of offsets and heights."""
@@ -206,7 +205,7 @@ def _pull(cone, table, offsets, heights, spacing, counts, box, real, view, x, y,
                     rises[view, row] += cell * table[view, 12 + axis]
 
 
-@_compiled
+@compiled
 def _scale(cone, table, view, along, normal, height, spacing, counts, line):
     """The length of E in cells, and the parameter t of the detector cell."""
     if cone:
@@ -223,7 +222,7 @@ def _scale(cone, table, view, along, normal, height, spacing, counts, line):
     return np.sqrt(norm), foot
 
 
-@_compiled
+@compiled
 def _traced(line, norm, foot, box, x, weights, begin, end, sums):
     """A_a, B_a and sum f (s_exit - s_entry) of `sum_n weights[n] x[n]`, into `sums`; s = t / norm
     from the detector cell, and the last one in t."""

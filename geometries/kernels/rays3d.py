@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
+from geometries.kernels.compiling import compiled
 
 __all__ = [
     "BIG",
@@ -33,15 +33,12 @@ __all__ = [
 
 BIG = 1e300
 _ZERO = 1e-20
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
-@_compiled
+@compiled
 def ray(cone, frames, view, along, normal, height, spacing, counts):
     """The ray of one detector cell: (ox, oy, oz, dx, dy, dz, start, stop, length of t = 1)."""
-    px = _pixel(frames, view, 0, along, normal, height, spacing)
-    py = _pixel(frames, view, 1, along, normal, height, spacing)
-    pz = _pixel(frames, view, 2, along, normal, height, spacing)
+    px, py, pz = _pixel(frames, view, along, normal, height, spacing)
     dx = frames[view, 0] / spacing[0]
     dy = frames[view, 1] / spacing[1]
     dz = frames[view, 2] / spacing[2]
@@ -81,7 +78,7 @@ def ray(cone, frames, view, along, normal, height, spacing, counts):
     )
 
 
-@_compiled
+@compiled
 def plane_ray(cone, frames, view, along, normal, spacing, counts):
     """The ray of a detector column in the (x, y) plane, where v is parallel to z.
 
@@ -89,8 +86,7 @@ def plane_ray(cone, frames, view, along, normal, spacing, counts):
     cell at height b, ``z = z_A + slope (t - anchor)`` in cells from the middle, with
     ``slope = rise + fall b`` and ``z_A`` the source's z where `anchor` is `start`, else the cell's.
     """
-    px = _pixel(frames, view, 0, along, normal, 0.0, spacing)
-    py = _pixel(frames, view, 1, along, normal, 0.0, spacing)
+    px, py, pz = _pixel(frames, view, along, normal, 0.0, spacing)
     dx, dy = frames[view, 0] / spacing[0], frames[view, 1] / spacing[1]
     sx, sy = dx, dy
     if cone:
@@ -102,7 +98,6 @@ def plane_ray(cone, frames, view, along, normal, spacing, counts):
     norm = math.sqrt(dx * dx + dy * dy)
     dx, dy = _flushed(dx / norm), _flushed(dy / norm)
     length = scale * norm
-    pz = _pixel(frames, view, 2, along, normal, 0.0, spacing)
     start, stop, anchor = -BIG, BIG, 0.0
     rise, fall = frames[view, 2] / spacing[2] / length, 0.0
     if cone:
@@ -122,15 +117,14 @@ def plane_ray(cone, frames, view, along, normal, spacing, counts):
     return ox, oy, dx, dy, start, stop, metre, anchor, rise, fall
 
 
-@_compiled
+@compiled
 def plane_foot(frames, view, along, normal, spacing, counts, dx, dy):
     """(ox, oy, anchor) of `plane_ray` for a parallel beam whose direction (dx, dy) it gave."""
-    px = _pixel(frames, view, 0, along, normal, 0.0, spacing)
-    py = _pixel(frames, view, 1, along, normal, 0.0, spacing)
+    px, py, _ = _pixel(frames, view, along, normal, 0.0, spacing)
     return _foot(px, py, dx, dy, counts)
 
 
-@_compiled
+@compiled
 def walk(line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, pieces):
     """List the cells of the box [x0, x1) x [y0, y1) x [z0, z1) that a ray crosses, in its order.
 
@@ -180,7 +174,7 @@ def walk(line, x0, x1, y0, y1, z0, z1, fx, fy, fz, ly, lx, lz, cells, pieces):
             ez = (z + nz - oz) * iz
 
 
-@_compiled
+@compiled
 def plane_walk(line, x0, x1, y0, y1, fx, fy, lx, cells, starts, stops):
     """List the cells of [x0, x1) x [y0, y1) that a column's ray crosses, with entry and exit.
 
@@ -223,7 +217,7 @@ def plane_walk(line, x0, x1, y0, y1, fx, fy, lx, cells, starts, stops):
             ey = (y + ny - oy) * iy
 
 
-@_compiled
+@compiled
 def columns_of_box(cone, frames, view, sampling, curved, keys, cols, spacing, counts, box):
     """Detector columns [j0, j1) that can see a box (x0, x1, y0, y1, z0, z1) of cells; generous."""
     s1, s2, stretch = frames[view, 21], frames[view, 22], frames[view, 23]
@@ -286,7 +280,7 @@ def columns_of_box(cone, frames, view, sampling, curved, keys, cols, spacing, co
     return _range(min(one, two) - slack, max(one, two) + slack, cols)
 
 
-@_compiled
+@compiled
 def rows_of_box(cone, frames, view, along, normal, sampling, rows, spacing, counts, box):
     """Detector rows [i0, i1) of one column that can see a box of cells; generous."""
     s1, s2 = frames[view, 21], frames[view, 22]
@@ -331,7 +325,7 @@ def rows_of_box(cone, frames, view, along, normal, sampling, rows, spacing, coun
     return _range(min(one, two) - slack, max(one, two) + slack, rows)
 
 
-@_compiled
+@compiled
 def crossing_range(origin, direction, inverse_direction, first, stop):
     """Parameters where a ray enters and leaves the slab between two faces; reversed: it misses."""
     if direction == 0.0:
@@ -342,7 +336,7 @@ def crossing_range(origin, direction, inverse_direction, first, stop):
     return (one, two) if direction > 0.0 else (two, one)
 
 
-@_compiled
+@compiled
 def inverse(direction):
     """(1 / direction, step of the cell's index, 1 where the exit is the upper face); 0 for none."""
     if direction > 0.0:
@@ -352,7 +346,7 @@ def inverse(direction):
     return 0.0, 0, 0
 
 
-@_compiled
+@compiled
 def first_cell(origin, direction, inverse_direction, first, stop, here):
     """The cell of [first, stop) in which a ray is just after parameter `here`."""
     if direction == 0.0:
@@ -371,29 +365,30 @@ def first_cell(origin, direction, inverse_direction, first, stop, here):
     return i
 
 
-@_compiled
-def _pixel(frames, view, axis, along, normal, height, spacing):
+@compiled
+def _pixel(frames, view, along, normal, height, spacing):
+    """A detector cell in cells of the grid, from its middle."""
+    f = frames[view]
     return (
-        frames[view, 3 + axis]
-        + along * frames[view, 6 + axis]
-        + normal * frames[view, 9 + axis]
-        + height * frames[view, 12 + axis]
-    ) / spacing[axis]
+        (f[3] + along * f[6] + normal * f[9] + height * f[12]) / spacing[0],
+        (f[4] + along * f[7] + normal * f[10] + height * f[13]) / spacing[1],
+        (f[5] + along * f[8] + normal * f[11] + height * f[14]) / spacing[2],
+    )
 
 
-@_compiled
+@compiled
 def _foot(px, py, dx, dy, counts):
     """The point of a line next to the middle of the grid, in cells, and its parameter from p."""
     middle = px * dx + py * dy
     return px - middle * dx + 0.5 * counts[0], py - middle * dy + 0.5 * counts[1], middle
 
 
-@_compiled
+@compiled
 def _flushed(direction):
     return direction if abs(direction) > _ZERO else 0.0
 
 
-@_compiled
+@compiled
 def _across(frames, view, cx, cy, cz, spacing, counts):
     """A point in cells, seen along v: its coordinates on e1, e2 from the detector centre."""
     px = (cx - 0.5 * counts[0]) * spacing[0] - frames[view, 3]
@@ -404,7 +399,7 @@ def _across(frames, view, cx, cy, cz, spacing, counts):
     return one, two
 
 
-@_compiled
+@compiled
 def _range(low, high, count):
     """Whole numbers in [low, high] within [0, count), half-open."""
     first = int(math.ceil(min(max(low, 0.0), float(count))))
@@ -412,7 +407,7 @@ def _range(low, high, count):
     return first, max(first, last + 1)
 
 
-@_compiled
+@compiled
 def _between(keys, view, cols, low, high):
     """Columns whose key lies in [low, high]; keys rise or fall along the view."""
     falling = keys[view, cols - 1] < keys[view, 0]
@@ -423,7 +418,7 @@ def _between(keys, view, cols, low, high):
     )
 
 
-@_compiled
+@compiled
 def _search(keys, view, cols, value, falling, after):
     first, stop = 0, cols
     while first < stop:

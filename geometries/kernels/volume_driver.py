@@ -37,6 +37,7 @@ from geometries.kernels.volume_tiles import (
 )
 from geometries.surfaces import view_blocks
 from linops.compiled import pool
+from linops.compiled.writeable import writeable
 
 __all__ = ["Cuts", "Part", "Real", "VolumeKernel"]
 
@@ -317,7 +318,7 @@ class VolumeKernel(ABC):
 
 
 def _positions(index: ArrayLike) -> NDArray[np.int64]:
-    return np.ascontiguousarray(index, dtype=np.int64).reshape(-1)
+    return writeable(np.ascontiguousarray(index, dtype=np.int64).reshape(-1))
 
 
 def _owned(scan: VolumeScan, part: Part) -> Sequence[int]:
@@ -347,7 +348,7 @@ def _blocks(scan: VolumeScan, part: Part) -> Iterator[Part]:
 def _run(
     tile: Any, table: tuple[Any, ...], part: Part, source: Real, out: Real, cuts: Cuts, work: Real
 ) -> None:
-    plain = tuple(part)
+    plain, source = tuple(part), writeable(source)
 
     def task(i: int) -> None:
         tile(table, plain, source, out, cuts[i], work)

@@ -16,6 +16,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
+from linops.compiled.writeable import writeable
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
@@ -270,8 +271,8 @@ def compilable(space: Space, *elements: Array) -> bool:
 
 
 def volume(x: Array) -> np.ndarray:
-    """`x` as a C-contiguous NumPy volume of three axes; a view where it is one already."""
-    host = np.ascontiguousarray(arrays.to_numpy(x))
+    """`x` as a C-contiguous NumPy volume of three axes, to be read; a view where it is one."""
+    host = writeable(np.ascontiguousarray(arrays.to_numpy(x)))
     return host.reshape((1,) * (3 - host.ndim) + host.shape)
 
 

@@ -28,7 +28,9 @@ __all__ = [
     "value",
 ]
 
-_jit = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+_jit = numba.njit(
+    nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, fastmath={"contract"}
+)
 
 
 @_jit

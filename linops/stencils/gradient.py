@@ -13,6 +13,7 @@ from linops import arrays
 from linops.algebra.relations import fresh_name
 from linops.arrays import Array
 from linops.compiled import pool
+from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
@@ -185,9 +186,10 @@ class Gradient(LinearOperator):
         scales = (real(1.0),) * missing + tuple(real(1.0 / h) for h in self._steps)
         size, count = math.prod(shape), shape[0] * shape[1]
         offsets = (0,) * missing + tuple(a * size for a in range(n))
-        batch = np.ascontiguousarray(x).reshape(-1, size)
+        batch = writeable(np.ascontiguousarray(x)).reshape(-1, size)
         out = np.empty_like(batch)
-        w = batch.reshape(-1) if weights is None else np.ascontiguousarray(weights).reshape(-1)
+        held = batch if weights is None else writeable(np.ascontiguousarray(weights))
+        w = held.reshape(-1)
         tiles = min(count, 4 * pool.workers()) if size > _TILED else 1
 
         def task(tile: int) -> None:

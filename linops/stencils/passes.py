@@ -15,7 +15,7 @@ from linops.compiled.noalias import add, load, store
 __all__ = ["gram_rows"]
 
 # No contraction: the sums are those of the factors one by one, bit for bit.
-_jit = numba.njit(nogil=True, cache=True, error_model="numpy")
+_jit = numba.njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
 @_jit
