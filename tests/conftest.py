@@ -28,6 +28,16 @@ settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 _MARK = "parallel_tooth_aps.npz"
+_COMPILING = ("geometries", "kernels", "examples", "interop", "functionals")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Folders that compile kernels first: of two workers one then compiles, the other loads.
+
+    They are about half of the tests, and each worker begins with one half of them all.
+    """
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _COMPILING)
 
 
 @pytest.fixture
