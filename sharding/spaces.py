@@ -15,6 +15,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.structure import structure
 from linops.arrays import Array
+from linops.elementary.select import Restriction
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
 from sharding.homes import forbid, refuse
@@ -205,7 +206,8 @@ def _beginning_in(space: Any, operator: Operator) -> Operator:
 
     if is_lowered(operator):
         return operator
-    if len(operator.domain.members) > len(space.members) == 1:
+    picks = isinstance(operator, Restriction) or len(operator.domain.members) > 1
+    if picks and len(space.members) == 1:
         from sharding.lowered import lowered_beside
 
         states = states_of(space.placement)

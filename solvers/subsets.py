@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linops import arrays
-from linops.elementary.identity import Identity
 from linops.elementary.replacement import Replacement
 from linops.elementary.select import Restriction
 from linops.functionals import Functional
@@ -41,9 +40,10 @@ class Subset(NamedTuple):
 
 
 class _Problem(NamedTuple):
-    """What all updates share: weights, curvature of the data term, 1 / sigma_y^2, and controls."""
+    """What all updates share: roots of the weights, with which a quadratic form has one operand
+    of the error's size, curvature of the data term, 1 / sigma_y^2, and controls."""
 
-    w: Any
+    root: Any
     curvature: Any
     c: float
     low: float | None
@@ -79,7 +79,8 @@ class Descent:
         bounds: tuple[float | None, float | None],
         max_step: float,
     ) -> None:
-        self.run, self.prior, self.w, self.sigma = run, prior, w, sigma
+        self.run, self.prior, self.sigma = run, prior, sigma
+        self._w = w
         self.c, self._bounds, self._max_step = 1.0 / sigma**2, bounds, max_step
         self._domain: Any = run.A.domain
         self._codomain: Any = run.A.codomain
@@ -107,18 +108,18 @@ class Descent:
         (self._error,) = map(float, products((self._codomain, self.e, self.e)))
         self.mass = float(self._codomain.size)
         self._moved: Any = 0.0, 0.0
-        curvature = None
+        curvature, root, w = None, None, self._w
         if run.iteration < run.limit:
-            gram = run.A.gram(self.w) if self.w is not None else run.A.gram()
+            gram = run.A.gram(w) if w is not None else run.A.gram()
             curvature = arrays.convert(gram.diagonal(limit=None), x)
-            if self.w is not None:
-                ones = arrays.namespace(self.w).ones_like(self.w)
-                self.mass = float(products((self._codomain, self.w, ones))[0])
-        self._problem = _Problem(self.w, curvature, self.c, *self._bounds, self._max_step)
+            if w is not None:
+                xp = arrays.namespace(w)
+                self.mass = float(products((self._codomain, w, xp.ones_like(w)))[0])
+                root = xp.sqrt(w)
+        self._w = None  # the roots stand for them
+        self._problem = _Problem(root, curvature, self.c, *self._bounds, self._max_step)
         # Where arrays lie on devices in shares, operators index them.
-        self._apart: Any = None
-        if self._domain.lives_apart(x):
-            self._apart = self._domain.lower(Identity(self._plain))
+        self._apart = self._domain.lives_apart(x)
 
     def refresh(self) -> None:
         """The error anew from the volume."""
@@ -140,7 +141,7 @@ class Descent:
     def record(self) -> dict[str, float]:
         """The values of the histories after a pass."""
         run = self._measure or _measured
-        numbers = run(self.run.A, self.x, self.e, self.w, *self._moved)
+        numbers = run(self.run.A, self.x, self.e, self._problem.root, *self._moved)
         square, error, size, moved, steps = np.asarray(arrays.to_numpy(numbers), np.float64)
         self._error = float(error)
         prior = 0.0 if self.prior is None else float(self.prior(self.x))
@@ -168,11 +169,10 @@ class Descent:
     def _subset(self, index: np.ndarray) -> Subset:
         columns = self.run.A.columns(index)
         places = Replacement(self._plain, index)
-        if self._apart is None:
-            picks: Any = Restriction(self._plain, index)
-            puts: Any = places.into
-        else:
-            picks = self._apart.columns(index).H
+        picks: Any = Restriction(self._plain, index)
+        puts: Any = places.into
+        if self._apart:
+            picks = self._domain.lower(picks)
             puts = self._domain.lower(places)
         if self.prior is None:
             return Subset(columns, picks, puts, None, None)
@@ -200,12 +200,12 @@ def _passed(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> tup
 
 def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any, Any, Any]:
     """Move one subset: volume, error, sum of |changes|, and step."""
-    w, curvature, c, low, high, max_step = problem
+    root, curvature, c, low, high, max_step = problem
     A_S = subset.columns
     domain, codomain, whole = A_S.domain, A_S.codomain, subset.picks.domain
     assert isinstance(domain, Space) and isinstance(whole, Space)
     here = subset.picks @ x
-    g = (A_S.H @ (e if w is None else w * e)) * -c
+    g = (A_S.H @ (e if root is None else root * (root * e))) * -c
     h = (subset.picks @ curvature) * c
     if subset.terms is not None:
         prior_g, prior_h = subset.terms((x, here))
@@ -220,10 +220,11 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
         d = d if upper is None else xp.where(d > upper, upper, d)
         d = xp.where(seen, d, xp.zeros_like(d))
     moved = A_S @ d
+    weighted = moved if root is None else root * moved
     terms = [
         (domain, g, d),
         (domain, xp.abs(d), xp.ones_like(d)),
-        (codomain, moved, moved if w is None else w * moved),
+        (codomain, weighted, weighted),
     ]
     if subset.form is not None:
         terms.append((domain, d, subset.form((x, here, d))))
@@ -243,11 +244,12 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
     return whole.pinned(x), codomain.pinned(e), length * best, best
 
 
-def _measured(A: Any, x: Any, e: Any, w: Any, moved: Any, steps: Any) -> Any:
+def _measured(A: Any, x: Any, e: Any, root: Any, moved: Any, steps: Any) -> Any:
     """The numbers of a pass as one array: `<e, W e>`, `<e, e>`, `sum |x|`, and two that come in."""
     xp = arrays.namespace(e)
+    weighted = e if root is None else root * e
     numbers = inners(
-        (A.codomain, e, e if w is None else w * e),
+        (A.codomain, weighted, weighted),
         (A.codomain, e, e),
         (A.domain, xp.abs(x), xp.ones_like(x)),
     )

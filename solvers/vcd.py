@@ -154,6 +154,7 @@ def vcd(
     lowered: Any = None if prior is None else domain.lower(prior)
     descent = Descent(run, lowered, w, sigma, (low, high), max_step)
     descent.start(x)
+    del w  # the size of the measurements
     run.begin(descent.residual)
     deals = _Deals(schedule, explicit, positions, plane, seed, descent)
 

@@ -10,7 +10,6 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.identity import Identity
-from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
 from linops.elementary.select import Scatter, indexed_axes, shifted
 from linops.operator import LinearOperator, Operator
@@ -24,7 +23,8 @@ class Replacement(Operator):
     """`(x, rows) -> x` with `rows`, `(others, s)`, in the place of its entries at positions.
 
     It is linear, and its Jacobian says so; but where a plane is cut the adjoint's members would
-    split in two ways, which no rule can tell.
+    split in two ways, which no rule can tell. What stands in planes of x beyond the array stays
+    there, so that a compiled loop can write into x.
 
     Parameters
     ----------
@@ -64,18 +64,14 @@ class Replacement(Operator):
         return hstack([Identity(self._space) - scatter @ scatter.H, scatter])
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
-        space, members = self._space, self.rule.codomain
-        number = [one.name for one in members[0]].index(axis)
+        space = self._space
+        number = [one.name for one in self.rule.codomain[0]].index(axis)
         small, index = resized(space, [(0, number)], stop - start), self.index
         axes = indexed_axes(space, None)
         if number in axes:
             index = shifted(index, space.shape, axes, number, start, stop)
         assert isinstance(small, Space)
-        block = Replacement(small, index)
-        if not padded:
-            return block
-        mask = PlaneMask(small, [(0, number)], -start, space.shape[number] - start, members)
-        return mask @ block  # type: ignore[no-any-return]
+        return Replacement(small, index)
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.codomain, self.codomain, 0.0)
