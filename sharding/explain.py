@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from linops.cost import bytes_of
 from sharding.devices import family
 from sharding.memory import peaks_of
 from sharding.program import Program
@@ -49,10 +50,45 @@ def explain(plan: Plan) -> str:
         lines.append(f"  {verdict(plan.devices)}")
     for name in ("forward", "adjoint")[: 1 if plan.adjoint is None else 2]:
         lines.append(f"  a run of {name}: {plan.traffic(name == 'adjoint')}")
+    lines += _descent(plan)
     lines += ["", "forward", *_table(plan.forward, peaks_of(plan, plan.forward))]
     if plan.adjoint is not None:
         lines += ["", "adjoint", *_table(plan.adjoint, peaks_of(plan, plan.adjoint))]
     return "\n".join(lines)
+
+
+def _descent(plan: Plan) -> list[str]:
+    """What a pass of coordinate descent over all subsets of the domain moves and holds.
+
+    Movements of volumes bring columns, so all subsets together move one volume; those of
+    projections are made anew for each.
+    """
+    domain, codomain = plan.operator.domain, plan.operator.codomain
+    if plan.adjoint is None or len(domain.members) + len(codomain.members) > 2:
+        return []
+    once = each = 0
+    for program in (plan.forward, plan.adjoint):
+        for step in program.steps:
+            if isinstance(step, Movement):
+                columns = program.values[step.inputs[0]].space.shape == domain.shape
+                once += program.volume(step) * columns
+                each += program.volume(step) * (not columns)
+    ends = (plan.forward.outputs[0], 3), (plan.forward.inputs[0], 2)
+    held = sum(
+        count
+        * (
+            bytes_of(plan.forward.values[k].space)
+            if plan.machine.shared
+            else plan.forward.values[k].local_bytes(plan.forward.mesh)
+        )
+        for k, count in ends
+    )
+    more = f", and {each:,} for each subset" if each else ""
+    where = "in all" if plan.machine.shared else "a device"
+    return [
+        f"  a pass of vcd: {once:,} bytes moved for columns{more}; {held:,} resident {where} "
+        "(data, roots of weights, error; volume, curvature)"
+    ]
 
 
 def _table(program: Program, held: list[int]) -> list[str]:

@@ -118,6 +118,9 @@ def test_the_bytes_of_views_against_slabs(size: int, n: int) -> None:
     assert moved == [4 * size**2 * size * (n - 1)] * 2
     if size == 256:
         assert sum(moved) == 402_653_184  # of a pass of coordinate descent over all subsets
+        assert "a pass of vcd: 402,653,184 bytes moved for columns; " in p.explain()
+        resident = 4 * (3 * 2 * size * size**2 + 2 * size**3) // n
+        assert f"{resident:,} resident a device" in p.explain()
         assert "201,326,592" in p.explain()
 
 
