@@ -149,11 +149,16 @@ def status(name):
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 def run(planes, side):
-    if sys.argv[1] == "gradient":
-        A = lo.Gradient(lo.Space((planes, side, side), "float32", ("z", "y", "x")))
-    else:
-        scan = ct.ParallelBeam(np.linspace(0, 3, 4), ct.Detector((planes, side)))
-        A = ct.Projector(scan, ct.Grid((planes, side, side)))
+    space = lo.Space((planes, side, side), "float32", ("z", "y", "x"))
+    scan = ct.ParallelBeam(np.linspace(0, 3, 4), ct.Detector((planes, side)))
+    P = ct.Projector(scan, ct.Grid((planes, side, side)))
+    A = {
+        "gradient": lambda: lo.Gradient(space),
+        "projector": lambda: P,
+        "gram": lambda: P.gram(np.ones(P.codomain.shape, np.float32)),
+        "convolution": lambda: lo.Convolve(space, np.ones((3, 3, 3), np.float32)),
+        "stack": lambda: lo.vstack([P, lo.Gradient(space)]),
+    }[sys.argv[1]]()
     p = plan(A, devices=2, executor="threads", partition=sys.argv[2])
     B = p.lower()
     y = B @ B.domain.ones()
@@ -169,7 +174,13 @@ print(status("VmHWM") - before, predicted)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "partition"), [("gradient", "z"), ("projector", "view")])
+@pytest.mark.parametrize(
+    ("kind", "partition"),
+    [
+        ("gradient", "z"), ("projector", "view"), ("gram", "view"), ("convolution", "z"),
+        ("stack", "z"),
+    ],
+)  # fmt: skip
 def test_the_resident_set_peaks_where_the_plan_says(kind: str, partition: str) -> None:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the peak of the resident set is read from /proc")

@@ -15,12 +15,10 @@ from sharding.states import Sharded
 from sharding.traffic import Traffic
 
 CASES: list[dict[str, Any]] = [
-    {"devices": 1, "executor": "threads"},
     {"devices": 3, "partition": "view", "executor": "threads"},
     {"devices": 3, "partition": "z", "executor": "serial"},
     {"devices": 4, "partition": {"view": 2, "z": 2}, "executor": "threads"},
     {"devices": 4, "partition": {"z": 2, "y": 2}, "executor": "serial"},
-    {"devices": 2, "partition": "z", "executor": "serial", "chunks": {"z": 1}},
     {"devices": 2, "partition": "y", "executor": "serial", "chunks": {"z": 2}},
     {"devices": 2, "partition": "view", "executor": "serial", "chunks": {"view": 2}},
 ]
