@@ -79,6 +79,7 @@ def test_every_composition(name: str, n: int) -> None:
     assert_close(B.H @ y, A.H @ y)
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize(
     ("name", "partition"), [("projector", "view"), ("two rings", "z"), ("two stencils", "z")]
@@ -93,6 +94,7 @@ def test_other_numbers_of_devices(name: str, partition: str, n: int) -> None:
         assert not any(_counted(B._engine.compiled_text(B.plan.forward)).values())
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("partition", [{"view": 2, "z": 3}, {"z": 2, "col": 2}])
 def test_two_mesh_axes(partition: dict[str, int]) -> None:
     A = compositions.projector()
@@ -104,6 +106,7 @@ def test_two_mesh_axes(partition: dict[str, int]) -> None:
     dot_test(B)
 
 
+@pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 def test_halos_wider_than_shares(size: int, boundary: str) -> None:
@@ -220,6 +223,7 @@ def test_functionals_are_global(name: str, partition: str) -> None:
     assert_close(jax.grad(lambda v: B(v))(jnp.asarray(x)), f.gradient(x))
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_a_plan_is_linearised_block_by_block() -> None:
     A = compositions.projector()
     N = lo.transmission(A, 2.0)
