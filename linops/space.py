@@ -226,6 +226,10 @@ class Space:
         """`x` itself; a placed space takes it from its devices."""
         return x
 
+    def cleared(self, x: Array) -> Array:
+        """`x` itself; a placed space leaves nothing but zeros in its padding."""
+        return x
+
     def compiled(
         self, function: Callable[..., Any], donated: tuple[str, ...] = ()
     ) -> Callable[..., Any] | None:
@@ -325,6 +329,10 @@ class ProductSpace:
     def gather(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """Every member as a plain array."""
         return tuple(space.gather(part) for space, part in zip(self.spaces, x, strict=True))
+
+    def cleared(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Every member without anything in its padding."""
+        return tuple(space.cleared(part) for space, part in zip(self.spaces, x, strict=True))
 
     def compiled(
         self, function: Callable[..., Any], donated: tuple[str, ...] = ()

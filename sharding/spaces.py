@@ -70,6 +70,12 @@ class PlacedSpace(Space):
         """The array of the real shape; a plain one is returned as it is."""
         return self.placement.gather(x)
 
+    def cleared(self, x: Array) -> Array:
+        """`x` with zeros in its padding."""
+        if self.placement.real_shape(tuple(x.shape)) == tuple(x.shape):
+            return x
+        return arrays.namespace(x).where(self.placement.mask(x.ndim), x, 0)
+
     def zeros(self, like: Any = None) -> Array:
         """Zeros, made on the devices."""
         return self._zeros((), like)

@@ -316,3 +316,13 @@ def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> N
     y = B @ x
     assert y.shape == (5, 3) and x.shape == (6, 3)
     assert B.domain.placement.holds(B.H @ y)
+
+
+@pytest.mark.parametrize("executor", ["threads", "shard_map"])
+def test_a_solution_has_zeros_in_its_padding(executor: str) -> None:
+    A = lo.Diagonal(np.linspace(1, 2, 5), lo.Space(5, "float64", ("z",)))
+    B = plan(A, devices=jax.devices("cpu")[:3], executor=executor, partition="z").lower()
+    y = B.codomain.put(np.ones(5))
+    found = solvers.sirt(B, y, iterations=2, bounds=(1, 2)).solution
+    assert B.domain.placement.holds(found) and found.shape == (6,)
+    assert np.asarray(found)[5] == 0 and np.asarray(found)[:5].min() >= 1
