@@ -18,7 +18,7 @@ __all__ = ["Engine"]
 class Engine(SharedEngine):
     """Runs programs in turn, kernels on one thread."""
 
-    def _spread(self, task: Callable[[int], None], n: int) -> None:
+    def _spread(self, task: Callable[[int], None], n: int, inputs: Sequence[Array]) -> None:
         with pool.limit(1):
             in_turn(task, n)
 

@@ -62,7 +62,7 @@ class SharedEngine(ABC):
                 share = [x[lo:hi] for x in inputs]
                 parts[device] = run(program, share, self.blocks, in_turn, None, counted.append)
 
-        self._spread(task, self.plan.mesh.size)
+        self._spread(task, self.plan.mesh.size, inputs)
         self.plan.stats.add(sum(counted, Traffic()))
         there = [part for part in parts if part is not None]
         return [
@@ -71,8 +71,8 @@ class SharedEngine(ABC):
         ]
 
     @abstractmethod
-    def _spread(self, task: Callable[[int], None], n: int) -> None:
-        """Calls `task(i)` for every device."""
+    def _spread(self, task: Callable[[int], None], n: int, inputs: Sequence[Array]) -> None:
+        """Calls `task(i)`, which works on parts of the inputs, for every device."""
 
     @abstractmethod
     def _execute(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import compositions
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 import linops as lo
 import solvers
 from linops import functionals as fn
+from linops.compiled import pool
 from linops.errors import PlacementError
 from linops.testing import check_operator, dot_test
 from linops.testing.strategies import compositions as trees
@@ -425,3 +428,20 @@ def test_out_of_memory_says_what_was_planned() -> None:
     )
     with pytest.raises(MemoryError, match=r"needs [0-9,]+ bytes on each of 3 devices.*memory="):
         plan(A, devices=3).lower() @ np.ones(6)
+
+
+def test_a_trace_stays_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+
+    def elsewhere(task: Callable[[int], None], n: int) -> None:
+        with ThreadPoolExecutor(1) as workers:
+            list(workers.map(task, range(n)))
+
+    monkeypatch.setattr(pool, "run", elsewhere)
+    space = lo.Space((5, 3), "float32", ("z", "x"))
+    G = lo.Gradient(space)
+    B = plan(G, devices=2, partition="z").lower()
+    x = space.random(1)
+    np.testing.assert_allclose(B @ x, G @ x, atol=1e-6)
+    found = jax.jit(lambda x: B.H @ (B @ x))(x)
+    np.testing.assert_allclose(found, G.H @ (G @ x), atol=1e-5)
