@@ -22,7 +22,7 @@ from linops.algebra.structure import structure
 from linops.operator import LinearOperator
 from linops.rule import Relation, Rule
 from linops.space import ProductSpace
-from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host
+from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host, plain
 
 __all__ = ["check_block_adjoints", "check_blocks", "check_nested_blocks", "check_padded_blocks"]
 
@@ -74,8 +74,8 @@ def check_block_adjoints(s: Subject) -> None:
                 if padded and B.rule.periodic(axis):
                     continue
                 block = B.block(axis, first, last, padded)
-                u = block.domain.random(s.generator(40))
-                v = block.codomain.random(s.generator(41))
+                u = plain(block.domain).random(s.generator(40))
+                v = plain(block.codomain).random(s.generator(41))
                 assert isinstance(block, LinearOperator)
                 Bu, Hv = block(u), block.H(v)
                 left = complex(block.codomain.inner(Bu, v))
@@ -245,7 +245,7 @@ def _padded_adjoint(
         return
     n = extent(B, axis)
     outside = [i for i in range(stop - start) if not 0 <= start + i < n]
-    y = block.codomain.random(s.generator(42))
+    y = plain(block.codomain).random(s.generator(42))
     dirty, clean = each(np.array, y), each(np.array, y)
     for m, p in positions(rule.codomain, axis):
         np.moveaxis(elements(dirty)[m], p, 0)[outside] = np.nan

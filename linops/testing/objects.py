@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from linops.algebra.structure import children
-from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host, same_bits
+from linops.testing.subject import (
+    Failure,
+    NotApplicable,
+    Subject,
+    each,
+    elements,
+    host,
+    plain,
+    same_bits,
+)
 
 __all__ = [
     "check_cost",
@@ -56,7 +65,7 @@ def check_pickling(s: Subject) -> None:
 def check_threads(s: Subject) -> None:
     """Several threads at once get the numbers that one gets."""
     A = s.operator
-    inputs = [A.domain.random(s.generator(30 + i)) for i in range(4)]
+    inputs = [plain(A.domain).random(s.generator(30 + i)) for i in range(4)]
     wanted = [host(each(np.array, A(x))) for x in inputs]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(A, inputs * 4))
@@ -95,7 +104,7 @@ def check_nan(s: Subject) -> None:
         if all(not np.any(part) for part in elements(image)):
             raise NotApplicable("its result is zero")
         with np.errstate(all="ignore"):
-            nan: Any = each(lambda part: part * np.nan, B.domain.ones())
+            nan: Any = each(lambda part: part * np.nan, plain(B.domain).ones())
             found = host(B(nan))
         if not any(np.isnan(part).any() for part in elements(found)):
             raise Failure(f"{name} turns NaN into numbers")

@@ -12,7 +12,7 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
-from linops.space import AnySpace, ProductSpace
+from linops.space import AnySpace, ProductSpace, Space
 from linops.testing.dot import epsilon
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "each",
     "elements",
     "host",
+    "plain",
     "same_bits",
 ]
 
@@ -81,12 +82,12 @@ class Subject:
     @cached_property
     def x(self) -> Any:
         """A Gaussian element of the domain; checks must not change it."""
-        return self.operator.domain.random(self.generator(1))
+        return plain(self.operator.domain).random(self.generator(1))
 
     @cached_property
     def y(self) -> Any:
         """A Gaussian element of the codomain."""
-        return self.operator.codomain.random(self.generator(2))
+        return plain(self.operator.codomain).random(self.generator(2))
 
     @cached_property
     def Ax(self) -> Any:
@@ -185,6 +186,14 @@ def elements(x: Any) -> tuple[Any, ...]:
 def host(x: Any) -> Any:
     """An element as NumPy arrays."""
     return each(arrays.to_numpy, x)
+
+
+def plain(space: AnySpace) -> AnySpace:
+    """The space of arrays of the real shape, which lie on no devices."""
+    if not space._placed:
+        return space
+    members = [Space(m.shape, m.dtype, m.axes, m.spacing) for m in space.members]
+    return ProductSpace(members) if isinstance(space, ProductSpace) else members[0]
 
 
 def same_bits(a: Any, b: Any) -> bool:

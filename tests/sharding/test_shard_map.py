@@ -20,7 +20,7 @@ import linops as lo
 from linops import arrays
 from linops import functionals as fn
 from linops.errors import PlacementError
-from linops.testing import dot_test
+from linops.testing import check_operator, dot_test
 from sharding import plan
 from sharding.executors import shard_map
 from sharding.executors.shard_map import _Body
@@ -409,3 +409,13 @@ def test_float32_without_x64() -> None:
         f = fn.LeastSquares(A.codomain).shifted(A.codomain.random(9)) @ A
         assert _lowered(f, 3, "view")(x) == pytest.approx(f(x), rel=3e-7)
         dot_test(B)
+
+
+@pytest.mark.usefixtures("quick_xla")
+@pytest.mark.parametrize(("executor", "libraries"), [("threads", ()), ("shard_map", ("jax",))])
+def test_a_lowered_operator_is_one_like_any_other(executor: str, libraries: Any) -> None:
+    space = lo.Space((3, 2), "float32", ("z", "x"))
+    D = lo.Diagonal(np.arange(1, 7, dtype="float32").reshape(3, 2), space)
+    B = plan(D, devices=jax.devices("cpu")[:2], executor=executor, partition="z").lower()
+    report = check_operator(B, libraries=libraries)
+    assert {"diagonal", "gram", "batches"} <= set(report.passed)
