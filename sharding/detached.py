@@ -55,7 +55,8 @@ class _Static:
             operator=(_Lost if self.linear else _LostOperator)(base),
             graph=Graph((), (), (), ()),
             forward=forward,
-            adjoint=back[0] if back else None,
+            # Of equal structure they are one body, and two programs still.
+            adjoint=replace(back[0]) if back else None,
         )
         self._key = (
             self.linear, bodies, where, plan.domain_placements, plan.codomain_placements,

@@ -110,8 +110,9 @@ class Engine:
         """The engine of a plan whose programs are those of these parts, with their arrays."""
         engine = cls(plan)
         engine._linear, engine._bare = linear, True
-        for body, leaves in parts:
-            engine._ready[2 * id(body.program)] = body.program, body, leaves
+        programs = [plan.forward] if plan.adjoint is None else [plan.forward, plan.adjoint]
+        for program, (body, leaves) in zip(programs, parts, strict=True):
+            engine._ready[2 * id(program)] = program, body, leaves
         return engine
 
     def compiled_text(self, program: Program) -> str:
