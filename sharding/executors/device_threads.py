@@ -68,10 +68,7 @@ class Engine:
         """The outputs of a program for placed inputs; under a trace those of one program."""
         if self._is_traced(program, inputs):
             return self._traced.run(program, inputs)
-        machine = _Machine(self, program, None)
-        made = machine.run(inputs)
-        self.plan.stats.ran(program, machine.batch)
-        return made
+        return _Machine(self, program, None).run(inputs)
 
     def linearised(self, program: Program, inputs: Sequence[Array]) -> Any:
         """The engine with the Jacobians of nonlinear leaves where these inputs lead."""
@@ -151,6 +148,7 @@ class _Machine:
             for k in step.inputs:
                 if last[k] == position:
                     self.held.pop(k, None)
+        self.engine.plan.stats.ran(self.program, self.batch)
         return [self._joined(k) for k in self.program.outputs]
 
     def spread(self, task: Callable[[int], Any]) -> list[Any]:

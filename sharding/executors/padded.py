@@ -26,7 +26,7 @@ from sharding.executors import overlap
 from sharding.executors.band_loop import loops_of
 from sharding.executors.exchanged_loop import Exchange, exchanged_loops
 from sharding.executors.share import Share
-from sharding.homes.jax_devices import send, stacked, stacked_shape
+from sharding.homes.jax_devices import named_sharding, send, stacked
 from sharding.mesh import Mesh
 from sharding.program import Program
 from sharding.states import Windowed, real_range, share_of
@@ -86,7 +86,17 @@ class Blocks:
 
     def described(self, slot: Slot) -> tuple[Any, ...]:
         """The shapes, dtypes and shardings of `stacked`, which nothing is allocated for."""
-        return tuple(stacked_shape(self.mesh, leaf) for leaf in slot.leaves[0])
+        import jax
+
+        everywhere = tuple(0 for _ in self.mesh.shape)
+        return tuple(
+            jax.ShapeDtypeStruct(
+                (self.mesh.size, *leaf.shape),
+                arrays.dtype_of(leaf),
+                sharding=named_sharding(self.mesh, everywhere, leaf.ndim + 1),
+            )
+            for leaf in slot.leaves[0]
+        )
 
     def _make(self, step: Compute, exchange: Exchange | None) -> Slot:
         shares = [Share(step, self.mesh.shape, at) for at in self.mesh.coordinates]

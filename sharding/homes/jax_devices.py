@@ -40,7 +40,6 @@ __all__ = [
     "send",
     "spec",
     "stacked",
-    "stacked_shape",
     "together",
 ]
 
@@ -313,16 +312,6 @@ def stacked(mesh: Mesh, rows: list[Any]) -> Any:
             if row is not None and _is_here(device)
         ]
     return joined(shape, sharding, parts)
-
-
-def stacked_shape(mesh: Mesh, row: Any) -> Any:
-    """What `stacked` makes of arrays like this one, as JAX describes it before it is there."""
-    import jax
-
-    dtype = arrays.dtype_of(row)
-    _refuse_missing_x64(dtype)
-    sharding = named_sharding(mesh, tuple(0 for _ in mesh.shape), row.ndim + 1)
-    return jax.ShapeDtypeStruct((mesh.size, *row.shape), dtype, sharding=sharding)
 
 
 @functools.lru_cache(maxsize=256)
