@@ -11,6 +11,7 @@ import pytest
 
 import linops as lo
 import sharding
+from linops import arrays
 from linops.errors import DTypeError, PlacementError, ShapeError
 from sharding import Mesh, Placement, environment, plan, probe
 from sharding.homes import jax_devices
@@ -211,6 +212,37 @@ def test_every_ordered_pair_is_tried_and_a_faulty_one_found(
     assert not any(y is x for y in read)
     jax_devices.send(x, devices[1])
     assert any(y is x for y in read)
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_nothing_is_copied_between_devices_that_copy_wrongly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Operands, halos, weights, index arrays, masks and scalars go through the host."""
+    devices = jax.devices("cpu")[:2]
+    send, wrong = jax.device_put, []
+
+    def faulty(x: Any, device: Any = None, **options: Any) -> Any:
+        if arrays.is_jax(x) and not arrays.is_traced(x) and x.devices() != {device}:
+            wrong.append(x.shape)
+            x = jnp.zeros_like(x)
+        return send(x, device, **options)
+
+    monkeypatch.setattr(jax, "device_put", faulty)
+    with pytest.warns(RuntimeWarning, match="go through the host"):
+        probe.store(devices, probe.Verdict(True, (tuple(devices), tuple(devices[::-1]))))
+    space = lo.Space((5, 3), "float32", ("z", "x"))
+    G, w = lo.Gradient(space), np.linspace(1, 2, 30, dtype="float32").reshape(2, 5, 3)
+    B = plan(G, devices=devices, executor="threads", partition="z").lower()
+    x = space.random(1)
+    near = {"rtol": 0, "atol": 1e-5}
+    np.testing.assert_allclose(B @ jnp.asarray(x), G @ x, **near)
+    np.testing.assert_allclose(B.gram(jnp.asarray(w)) @ x, G.gram(w) @ x, **near)
+    picked = G.columns([0, 4])
+    np.testing.assert_allclose(B.columns(jnp.asarray([0, 4])) @ picked.domain.ones(),
+                               picked @ picked.domain.ones(), **near)  # fmt: skip
+    assert B.domain.norm(B.domain.put(x)) == pytest.approx(space.norm(x), rel=1e-6)
+    assert wrong == []
 
 
 # --- the environment -----------------------------------------------------------------------------
