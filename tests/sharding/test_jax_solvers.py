@@ -129,6 +129,11 @@ def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None
         got = solve(B, B.codomain.put(y))
         assert B.domain.placement.holds(got.solution)
         assert_same(got, solve(A, y), B.domain.gather(got.solution))
+    wanted = solvers.cgls(A, y, iterations=30, damp=3.0)
+    got = solvers.cgls(B, y, iterations=30, damp=3.0)
+    near = 1e-8 * np.abs(wanted.solution).max()
+    np.testing.assert_allclose(got.solution, wanted.solution, rtol=0, atol=near)
+    np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-6)
 
 
 def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
