@@ -166,10 +166,10 @@ def _refusal(found: Plan, smallest: Plan, request: partitions.Request, allowed: 
 
 
 def _enough(found: Plan, request: partitions.Request, allowed: float) -> int | None:
-    """The least power of two times as many devices, up to 64, on which shares fit."""
+    """The least power of two times as many devices, up to 16, on which shares fit."""
     if found.machine.shared or len(found.mesh.shape) > 1:
         return None
-    for times in (2, 4, 8, 16, 32, 64):
+    for times in (2, 4, 8, 16):
         count = times * found.mesh.size
         mesh = Mesh(Described.several(count), (count,), found.mesh.names)
         sized = partitions.Request(request.names, dict.fromkeys(request.names, count))
