@@ -126,7 +126,7 @@ class PlacedSpace(Space):
         """`function` as one jitted program on these devices, for `shard_map`."""
         if self._plan.executor != "shard_map":
             return None
-        from sharding.homes.jax_devices import compiled
+        from sharding.homes.jax_turns import compiled
         from sharding.memory import explained
 
         return explained(self._plan)(compiled(self.placement.devices, function, donated))

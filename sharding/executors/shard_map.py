@@ -33,7 +33,8 @@ from sharding.executors.account import account_of, admit
 from sharding.executors.ends import End
 from sharding.executors.exchanged_loop import exchanges
 from sharding.executors.padded import Blocks, Slot, description
-from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked, together
+from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked
+from sharding.homes.jax_turns import together
 from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program

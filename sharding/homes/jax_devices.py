@@ -8,18 +8,16 @@ a full array on one device but `gather`, whose result is one.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linops import arrays
-from linops.compiled import xla
 from linops.reductions import dot
 from sharding.homes import jax_arrivals
+from sharding.homes.jax_turns import together
 
 if TYPE_CHECKING:
     from sharding.homes import Term
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HOME",
     "JaxDevices",
-    "compiled",
     "constrained",
     "distrust",
     "jax_mesh",
@@ -40,7 +37,6 @@ __all__ = [
     "send",
     "spec",
     "stacked",
-    "together",
 ]
 
 
@@ -206,48 +202,6 @@ _distrusted: set[tuple[Any, Any]] = set()
 def distrust(pairs: Sequence[tuple[Any, Any]]) -> None:
     """From now on copies between these devices, `(from, to)`, go through the host."""
     _distrusted.update(pairs)
-
-
-def together(program: Callable[..., Any], devices: Sequence[Any], *operands: Any) -> Any:
-    """`program(*operands)`, one program of several devices, in its turn on them.
-
-    A lock a device: no two programs reach devices in different orders, or each would wait for the
-    other in a collective. Host devices share one pool of threads, as many as there are cores or
-    devices. A device that is 32 programs behind, with collectives or without, blocks the thread
-    that hands it the next one; if the other threads wait for that device in a collective, the whole
-    process stands still. So there the program has ended when this returns, and where a kernel has
-    failed on one of the devices its error is raised. Under a trace it is a part of the caller's.
-    """
-    import jax
-
-    if any(map(arrays.is_traced, operands)):
-        return program(*operands)
-    with contextlib.ExitStack() as held:
-        for device in sorted(set(devices), key=lambda device: int(device.id)):
-            held.enter_context(_locks.setdefault(device, threading.RLock()))
-        if len(devices) == 1 or devices[0].platform != "cpu":
-            return program(*operands)
-        with xla.attended([device for device in devices if _is_here(device)]):
-            return jax.block_until_ready(program(*operands))
-
-
-_locks: dict[Any, Any] = {}
-
-
-@functools.lru_cache(maxsize=256)
-def compiled(
-    devices: tuple[Any, ...], function: Callable[..., Any], donated: tuple[str, ...] = ()
-) -> Callable[..., Any]:
-    """`function` jitted, run as `together` runs it; it may write into the arguments `donated`."""
-    import jax
-
-    program = jax.jit(function, donate_argnames=donated)
-
-    @functools.wraps(function)
-    def run(*operands: Any) -> Any:
-        return together(program, devices, *operands)
-
-    return run
 
 
 def constrained(x: Any, sharding: Any) -> Any:

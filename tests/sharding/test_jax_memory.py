@@ -16,7 +16,8 @@ import geometries as ct
 import linops as lo
 from sharding import memory, plan
 from sharding.executors import account, device_threads
-from sharding.homes.jax_devices import pieces, together
+from sharding.homes.jax_devices import pieces
+from sharding.homes.jax_turns import together
 from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")
