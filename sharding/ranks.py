@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Line", "Ranks", "planned_together", "ranks_of"]
 
 _PIECES = 16  # in which a sum over ranks is taken
-_LEAST = 1 << 16  # bytes of a piece, which exchanges are still worth
+_LEAST = 1 << 20  # bytes of a piece: an exchange costs the processor half a millisecond in gloo
 
 
 def ranks_of(mesh: Mesh) -> Ranks:

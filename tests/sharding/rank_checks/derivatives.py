@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.distributed.tensor import Partial, Replicate
 
@@ -12,6 +13,7 @@ import geometries as ct
 import linops as lo
 from linops.errors import PlacementError
 from rank_checks.register import assert_close, check, plan, projector, raises, scans
+from sharding import agreement
 from sharding.states import REPLICATED, Sharded
 from sharding.steps import AllGather, AllReduce, Movement
 
@@ -179,7 +181,18 @@ def hybrid_ownership_from_end_to_end(rank: int, world: int) -> None:
         assert (P.replicas, Q.replicas) == (2, 2)
         x, y = A.domain.random(1), A.codomain.random(2)
         assert_close(B @ P.put(x), A @ x, 2e-10)
-        assert_close(B.H @ Q.put(y), A.H @ y, 2e-10)
+        gather, gathered = agreement.gather_rows, [0]
+
+        def seen(out: Any, rows: Any, group: Any = None, async_op: bool = False) -> Any:
+            gathered.append(0 if group is None else out.nbytes)  # None: an agreement
+            return gather(out, rows, group, async_op)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agreement, "gather_rows", seen)
+            back = B.H @ Q.put(y)
+        assert_close(back, A.H @ y, 2e-10)
+        if views > 1:  # a single view may be gathered
+            assert max(gathered) <= 8 * A.domain.size // min(shape)  # a face
         part = P.put(x).to_local()
         value, back = torch.func.vjp(B.local, part)
         (g,) = back(Q.put(y).to_local() / Q.replicas)
