@@ -125,7 +125,8 @@ def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None
     A, y = problem()
     partition = "view" if n in (1, 5) else "z"
     B = plan(A, devices=jax.devices("cpu")[:n], executor=executor, partition=partition).lower()
-    for solve in SOLVES.values():
+    # Of the other numbers one solver stands for all: the rest is compilation.
+    for solve in SOLVES.values() if n == 5 else [SOLVES["cgls"]]:
         got = solve(B, B.codomain.put(y))
         assert B.domain.placement.holds(got.solution)
         assert_same(got, solve(A, y), B.domain.gather(got.solution))
