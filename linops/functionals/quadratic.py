@@ -7,6 +7,7 @@ Tikhonov. Quadratic *differences* are `QGGMRF(p=2, q=2)`, weights of single entr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,33 +22,21 @@ from linops.space import Space
 __all__ = ["Proximity", "Quadratic"]
 
 
-class Quadratic(Entries):
-    """`weight / 2 * |x - centre|^2`.
-
-    Parameters
-    ----------
-    space
-        The domain, real.
-    weight
-        A finite number >= 0; `1 / sigma^2` for a Gaussian prior of deviation sigma.
-    center
-        Where the minimum lies; zero by default.
-
-    Raises
-    ------
-    ValueError
-        For another weight, or a complex space.
-    ShapeError
-        For a centre of another shape.
-    """
+class _SquaredDistance(Entries):
+    """`weight / 2 * |x - centre|^2`, however weight and centre are said."""
 
     _tables: ClassVar[Mapping[str, float]] = {"center": 0.0}
+    weight: float
+    center: Array | None
 
-    def __init__(self, space: Space, weight: Any = 1.0, center: Array | None = None) -> None:
+    @abstractmethod
+    def __init__(self, space: Space, weight: float, center: Array | None) -> None:
         super().__init__(space)
         if space.is_complex:
-            raise ValueError(f"Quadratic takes a real space, got {space}; see LeastSquares")
-        self.weight = positive_number(weight, "weight", zero=True)
+            raise ValueError(
+                f"{type(self).__name__} takes a real space, got {space}; see LeastSquares"
+            )
+        self.weight = weight
         self.center = None if center is None else self._admit_table(center, "center")
 
     def surrogate(self, x: Array) -> LinearOperator:
@@ -76,7 +65,31 @@ class Quadratic(Entries):
         return x if self.center is None else x - self._table("center", x)
 
 
-class Proximity(Quadratic):
+class Quadratic(_SquaredDistance):
+    """`weight / 2 * |x - centre|^2`.
+
+    Parameters
+    ----------
+    space
+        The domain, real.
+    weight
+        A finite number >= 0; `1 / sigma^2` for a Gaussian prior of deviation sigma.
+    center
+        Where the minimum lies; zero by default.
+
+    Raises
+    ------
+    ValueError
+        For another weight, or a complex space.
+    ShapeError
+        For a centre of another shape.
+    """
+
+    def __init__(self, space: Space, weight: Any = 1.0, center: Array | None = None) -> None:
+        super().__init__(space, positive_number(weight, "weight", zero=True), center)
+
+
+class Proximity(_SquaredDistance):
     """`|x - v|^2 / (2 sigma_prox^2)`: how far from v, the prior of a proximal map.
 
     Parameters

@@ -176,7 +176,11 @@ class _Machine:
             return
         joined = [side_by_side(v.states) for v in values]
         wholes = [self._blank(v) if cut else None for v, cut in zip(values, joined, strict=True)]
-        mutable = [w is not None and self.in_place for w in wholes]
+        # Views of what is filled; without them parts are put together afterwards.
+        shares = [
+            self._cut(k, whole) if whole is not None and self.in_place else None
+            for k, whole in zip(step.outputs, wholes, strict=True)
+        ]
         pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
         active = [
             d for d in range(self.n) if all(source.pieces[d] is not None for source in sources)
@@ -189,21 +193,23 @@ class _Machine:
                 return
             parts = [source.pieces[device] for source in sources]
             made = self._apply(step, block, parts, device)
-            for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
-                if whole is not None:
+            for j, part in enumerate(made):
+                if wholes[j] is not None:
                     self.tally.copied(part)
-                if whole is not None and mutable[j]:
-                    place = self.program.places[step.outputs[j]][device]
-                    view(whole, value, place)[...] = part
-                else:
+                share = shares[j]
+                place = None if share is None else share.pieces[device]
+                if place is None:
                     pieces[j][device] = part
+                else:
+                    place[...] = part
 
         self.spread(task, len(active))
         for j, (k, value, whole) in enumerate(zip(step.outputs, values, wholes, strict=True)):
-            if whole is None:
+            share = shares[j]
+            if share is not None:
+                self.held[k] = share
+            elif whole is None:
                 self.held[k] = _Held(pieces[j])
-            elif mutable[j]:
-                self.held[k] = self._cut(k, whole)
             else:
                 self.held[k] = self._cut(k, self._assembled(pieces[j], value))
 

@@ -36,12 +36,14 @@ class SharedMemory:
 
     def holds(self, placement: Placement, x: Any) -> bool:
         """Whether the cut axes have their real sizes."""
-        cut = {axis for axis in placement.axes if axis is not None}
-        if not arrays.is_array(x) or any(
-            not 0 <= placement.position(axis, x.ndim) < x.ndim for axis in cut
-        ):
+        if not arrays.is_array(x):
             return False
-        return placement.real_shape(tuple(x.shape)) == tuple(x.shape)
+        for axis, size in zip(placement.axes, placement.real_sizes, strict=True):
+            if axis is not None and size is not None:
+                position = placement.position(axis, x.ndim)
+                if not 0 <= position < x.ndim or x.shape[position] != size:
+                    return False
+        return True
 
     def full(
         self, placement: Placement, shape: tuple[int, ...], dtype: Any, value: Any, like: Any

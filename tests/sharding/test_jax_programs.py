@@ -26,6 +26,7 @@ from sharding.drafts import placement_of
 from sharding.executors import device_threads, overlap, shard_map
 from sharding.states import Sharded
 from sharding.steps import Compute
+from sharding.traffic import Stats
 
 jax = pytest.importorskip("jax")
 
@@ -37,7 +38,9 @@ jax = pytest.importorskip("jax")
 def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
     program, dense, mesh = drawn
     mesh = Mesh(tuple(jax.devices("cpu")[: mesh.size]), mesh.shape, mesh.names)
-    made: Any = SimpleNamespace(mesh=mesh, forward=program, adjoint=program.adjoint(), machine=None)
+    made: Any = SimpleNamespace(
+        mesh=mesh, forward=program, adjoint=program.adjoint(), machine=None, stats=Stats()
+    )
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         for engine in (shard_map.Engine(made), device_threads.Engine(made)):
