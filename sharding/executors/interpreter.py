@@ -176,9 +176,9 @@ class _Machine:
             return
         joined = [side_by_side(v.states) for v in values]
         wholes = [self._blank(v) if cut else None for v, cut in zip(values, joined, strict=True)]
-        # Views of what is filled; without them parts are put together afterwards.
+        # Views of what is filled; torch, which may record the writing, wants each anew.
         shares = [
-            self._cut(k, whole) if whole is not None and self.in_place else None
+            self._cut(k, whole) if whole is not None and arrays.is_numpy(whole) else None
             for k, whole in zip(step.outputs, wholes, strict=True)
         ]
         pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
@@ -193,15 +193,17 @@ class _Machine:
                 return
             parts = [source.pieces[device] for source in sources]
             made = self._apply(step, block, parts, device)
-            for j, part in enumerate(made):
-                if wholes[j] is not None:
+            for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
+                if whole is not None:
                     self.tally.copied(part)
+                if whole is None or not self.in_place:
+                    pieces[j][device] = part
+                    continue
                 share = shares[j]
                 place = None if share is None else share.pieces[device]
                 if place is None:
-                    pieces[j][device] = part
-                else:
-                    place[...] = part
+                    place = view(whole, value, self.program.places[step.outputs[j]][device])
+                place[...] = part
 
         self.spread(task, len(active))
         for j, (k, value, whole) in enumerate(zip(step.outputs, values, wholes, strict=True)):
@@ -211,7 +213,8 @@ class _Machine:
             elif whole is None:
                 self.held[k] = _Held(pieces[j])
             else:
-                self.held[k] = self._cut(k, self._assembled(pieces[j], value))
+                made = whole if self.in_place else self._assembled(pieces[j], value)
+                self.held[k] = self._cut(k, made)
 
     def _once(self, step: Compute, sources: list[_Held], values: list[Value]) -> None:
         block = self.blocks.of(step, 0)
