@@ -19,11 +19,11 @@ from linops.algebra.structure import Skeleton
 from linops.arrays import Array
 from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
-from linops.space import Space
+from linops.space import AnySpace, Space
 from linops.transforms.pytree import unpacked
 from sharding.executors.share import Share
 
-__all__ = ["BandLoop", "Split", "loops_of", "shared_column"]
+__all__ = ["BandLoop", "BlockLoop", "Split", "loops_of", "shared_columns"]
 
 Split = Callable[[LinearOperator], tuple[Skeleton, tuple[Array, ...]]]
 
@@ -77,28 +77,64 @@ def loops_of(
             (whole.codomain, positions(rule.codomain, name)),
         )
     )
-    # One array for all bands, where that is so on every device.
-    same = tuple(
-        all(map(shared_column, rows))
-        for rows in zip(*(columns for _, columns in tables), strict=True)
-    )
+    same = shared_columns([columns for _, columns in tables])
     return [
         BandLoop(whole, band, columns, same, starts, length, sides, first, halo)
         for band, columns in tables
     ]
 
 
-class BandLoop(LinearOperator):
+class BlockLoop(LinearOperator):
+    """A loop over blocks of one structure, inside a compiled program; which ones is up to its kind.
+
+    Parameters
+    ----------
+    domain, codomain
+        Of the loop.
+    whole
+        What the blocks are parts of.
+    band
+        What all blocks share.
+    columns, same
+        For each array of a block those of all blocks, and whether one serves them all.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        domain: AnySpace,
+        codomain: AnySpace,
+        whole: Operator,
+        band: Skeleton,
+        columns: Sequence[Sequence[Array]],
+        same: tuple[bool, ...],
+    ) -> None:
+        super().__init__(domain, codomain, precision=whole.precision, name=whole.name)
+        self.band, self.same = band, same
+        self.leaves = tuple(
+            column[0] if one else arrays.namespace(*column).stack(list(column))
+            for one, column in zip(same, columns, strict=True)
+        )
+
+    def _of_block(self, k: Any, x: Array, adjoint: bool) -> Array:
+        """What block `k`, which may be traced, makes of `x`."""
+        own = [a if one else a[k] for a, one in zip(self.leaves, self.same, strict=True)]
+        block = self.band.build(iter(own), unpacked)
+        made: Array = block._backward(x) if adjoint else block._forward(x)
+        return made
+
+
+class BandLoop(BlockLoop):
     """A block that runs its bands in a loop.
 
     Parameters
     ----------
     whole
         The block; its spaces are taken over.
-    band
-        What all bands share.
-    columns, same
-        For each array of a band those of all bands, and whether one serves them all.
+    band, columns, same
+        As for `BlockLoop`.
     starts, length
         The planes of `whole` with which bands begin, and how many each has.
     sides
@@ -106,9 +142,6 @@ class BandLoop(LinearOperator):
     first, halo
         The first plane that the band at 0 reads, and how many it reads on each side of its own.
     """
-
-    batched = True
-    _exact: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -122,14 +155,9 @@ class BandLoop(LinearOperator):
         first: int,
         halo: int,
     ) -> None:
-        super().__init__(whole.domain, whole.codomain, precision=whole.precision, name=whole.name)
-        self.band, self.starts, self.length = band, starts, length
+        super().__init__(whole.domain, whole.codomain, whole, band, columns, same)
+        self.starts, self.length = starts, length
         self.sides, self.first, self.halo = sides, first, halo
-        self.same = same
-        self.leaves = tuple(
-            column[0] if one else arrays.namespace(*column).stack(list(column))
-            for one, column in zip(same, columns, strict=True)
-        )
 
     def _apply(self, x: Array) -> Array:
         return self._over(x, self.domain, self.codomain, self.sides, False)
@@ -152,8 +180,6 @@ class BandLoop(LinearOperator):
         starts = jnp.asarray(self.starts)
 
         def add(k: Any, total: Array) -> Array:
-            own = [a if same else a[k] for a, same in zip(self.leaves, self.same, strict=True)]
-            block = self.band.build(iter(own), unpacked)
             at = starts[k]
             part = x
             if read is not None:
@@ -161,7 +187,7 @@ class BandLoop(LinearOperator):
             # Of planes that two bands hold the later one counts for the first of them only.
             if adjoint and read is not None:
                 part = _from(part, read, at, k * self.length)
-            part = block._backward(part) if adjoint else block._forward(part)
+            part = self._of_block(k, part, adjoint)
             if made is None:
                 return total + part
             if not adjoint:
@@ -189,8 +215,12 @@ class BandLoop(LinearOperator):
         return max(-first, 0), max(end - space.shape[axis], 0)
 
 
-def shared_column(column: Sequence[Array]) -> bool:
-    """Whether one array serves all bands."""
+def shared_columns(tables: Sequence[Sequence[Sequence[Array]]]) -> tuple[bool, ...]:
+    """For each array of a block whether one serves all of them, on every device."""
+    return tuple(all(map(_equal, rows)) for rows in zip(*tables, strict=True))
+
+
+def _equal(column: Sequence[Array]) -> bool:
     first = column[0]
     return all(a is first for a in column) or (
         all(map(arrays.is_numpy, column)) and all(np.array_equal(a, first) for a in column)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from linops import arrays
 from linops.algebra.blocks import extent
@@ -20,9 +20,8 @@ from linops.arrays import Array
 from linops.operator import LinearOperator
 from linops.rule import Relation
 from linops.space import Space
-from linops.transforms.pytree import unpacked
 from sharding.banding import exchanged_bands
-from sharding.executors.band_loop import Split, shared_column
+from sharding.executors.band_loop import BlockLoop, Split, shared_columns
 from sharding.executors.share import Share
 from sharding.mesh import Mesh
 from sharding.program import Program
@@ -89,24 +88,22 @@ def exchanged_loops(
     contracted = rule.relation(name) is Relation.CONTRACTED
     side = positions(rule.domain if contracted else rule.codomain, name)[0][1]
     columns = [list(zip(*(leaves for _, leaves in parts), strict=True)) for parts in tables]
-    same = tuple(all(map(shared_column, rows)) for rows in zip(*columns, strict=True))
+    same = shared_columns(columns)
     return [
         ExchangedLoop(whole, shown, own, same, side, contracted, share, length, exchange)
         for own in columns
     ]
 
 
-class ExchangedLoop(LinearOperator):
+class ExchangedLoop(BlockLoop):
     """A block that runs inside `shard_map` on a device's share of an axis that it needs whole.
 
     Parameters
     ----------
     whole
         The block, from or to the whole axis.
-    band
-        What all pieces share.
-    columns, same
-        For each array of a piece those of all pieces, and whether one serves them all.
+    band, columns, same
+        As for `BlockLoop`, of the pieces.
     axis, inward
         The axis of the bands in the domain (inward) or codomain.
     share, length
@@ -114,9 +111,6 @@ class ExchangedLoop(LinearOperator):
     exchange
         Where the pieces of a band come from or go to.
     """
-
-    batched = True
-    _exact: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -135,15 +129,10 @@ class ExchangedLoop(LinearOperator):
         shape = list(ends[side].shape)
         shape[axis] = share
         ends[side] = Space(tuple(shape), ends[side].dtype)
-        super().__init__(*ends, precision=whole.precision, name=whole.name)
-        self.band, self.inward = band, inward
+        super().__init__(ends[0], ends[1], whole, band, columns, same)
+        self.inward = inward
         self.axis = axis - ends[side].ndim
         self.share, self.length, self.exchange = share, length, exchange
-        self.same = same
-        self.leaves = tuple(
-            column[0] if one else arrays.namespace(*column).stack(list(column))
-            for one, column in zip(same, columns, strict=True)
-        )
 
     def _apply(self, x: Array) -> Array:
         return self._gathered(x, False) if self.inward else self._scattered(x, False)
@@ -206,8 +195,4 @@ class ExchangedLoop(LinearOperator):
 
     def _applied(self, b: Any, d: Any, x: Array, adjoint: bool) -> Array:
         """The piece of band `b` that device `d` owns, on this device's views."""
-        k = b * self.exchange.devices + d
-        own = [a if one else a[k] for a, one in zip(self.leaves, self.same, strict=True)]
-        block = self.band.build(iter(own), unpacked)
-        made: Array = block._backward(x) if adjoint else block._forward(x)
-        return made
+        return self._of_block(b * self.exchange.devices + d, x, adjoint)
