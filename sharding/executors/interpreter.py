@@ -176,11 +176,7 @@ class _Machine:
             return
         joined = [side_by_side(v.states) for v in values]
         wholes = [self._blank(v) if cut else None for v, cut in zip(values, joined, strict=True)]
-        # Views of what is filled; torch, which may record the writing, wants each anew.
-        shares = [
-            self._cut(k, whole) if whole is not None and arrays.is_numpy(whole) else None
-            for k, whole in zip(step.outputs, wholes, strict=True)
-        ]
+        mutable = [w is not None and self.in_place for w in wholes]
         pieces: list[list[Array | None]] = [[None] * self.n for _ in values]
         active = [
             d for d in range(self.n) if all(source.pieces[d] is not None for source in sources)
@@ -196,25 +192,20 @@ class _Machine:
             for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
                 if whole is not None:
                     self.tally.copied(part)
-                if whole is None or not self.in_place:
+                if whole is not None and mutable[j]:
+                    place = self.program.places[step.outputs[j]][device]
+                    view(whole, value, place)[...] = part
+                else:
                     pieces[j][device] = part
-                    continue
-                share = shares[j]
-                place = None if share is None else share.pieces[device]
-                if place is None:
-                    place = view(whole, value, self.program.places[step.outputs[j]][device])
-                place[...] = part
 
         self.spread(task, len(active))
         for j, (k, value, whole) in enumerate(zip(step.outputs, values, wholes, strict=True)):
-            share = shares[j]
-            if share is not None:
-                self.held[k] = share
-            elif whole is None:
+            if whole is None:
                 self.held[k] = _Held(pieces[j])
+            elif mutable[j]:
+                self.held[k] = self._cut(k, whole)
             else:
-                made = whole if self.in_place else self._assembled(pieces[j], value)
-                self.held[k] = self._cut(k, made)
+                self.held[k] = self._cut(k, self._assembled(pieces[j], value))
 
     def _once(self, step: Compute, sources: list[_Held], values: list[Value]) -> None:
         block = self.blocks.of(step, 0)
