@@ -41,6 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def x64() -> Iterator[None]:
+    """JAX computes in float64 where it is asked to."""
+    with pytest.importorskip("jax").enable_x64(True):
+        yield
+
+
+@pytest.fixture
 def quick_xla() -> Iterator[None]:
     """XLA compiles without its optimisations: half the time, for large programs that run once.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,7 @@ from sharding.writer import Writer
 jax = pytest.importorskip("jax")
 
 
-@pytest.fixture(autouse=True)
-def _x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 _SPACE = lo.Space((7, 5), "complex128", ("z", "x"))

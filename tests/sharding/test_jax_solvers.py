@@ -6,7 +6,6 @@ import gc
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,7 @@ from solvers.subsets import Descent, _passed
 jax = pytest.importorskip("jax")
 
 
-@pytest.fixture(autouse=True)
-def _x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def _problem(seed: int = 0) -> tuple[Any, Any, np.ndarray]:
