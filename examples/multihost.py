@@ -66,9 +66,11 @@ def work(process: int, processes: int, coordinator: str, checkpoints: Path | Non
         ):
             np.testing.assert_array_equal(np.asarray(one.data), np.asarray(other.data))
     left = float(B.codomain.norm(B @ result.solution - y) / B.codomain.norm(y))
+    # With its end of line in one piece: processes share the output.
     print(
         f"process {process} of {processes}: {len(jax.local_devices())} of {len(jax.devices())} "
-        f"devices, residual {left:.2e}",
+        f"devices, residual {left:.2e}\n",
+        end="",
         flush=True,
     )
     jax.distributed.shutdown()
