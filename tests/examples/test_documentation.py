@@ -20,17 +20,20 @@ def test_examples_on_the_page_give_what_it_shows(page: Path) -> None:
     assert outcome.failed == 0
 
 
-def test_the_program_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = re.findall(
+def test_the_programs_in_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+    programs = re.findall(
         r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), flags=re.DOTALL
     )
     names: dict[str, Any] = {}
-    exec(compile(program, "README.md", "exec"), names)
+    for program in programs:
+        exec(compile(program, "README.md", "exec"), names)
     image = names["image"]
     inside = (slice(45, 85), slice(35, 95))
     assert np.allclose(names["first"][inside], image[inside], rtol=0.02)
     assert np.allclose(names["second"][inside], image[inside], rtol=0.05)
-    assert "y x -> view col" in capsys.readouterr().out
+    assert np.allclose(names["B"] @ image, names["y"], rtol=1e-5)
+    shown = capsys.readouterr().out
+    assert "y x -> view col" in shown and "bytes moved" in shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
