@@ -1,7 +1,8 @@
 """Digests that tell whether two solves are the same problem.
 
 An operator, a functional, an array, a function or a plain value enters by what it is made of:
-class names, settings, and sha256 over shape, dtype and row-major bytes of its arrays. Functions
+class names, settings, and sha256 over shape, dtype and row-major bytes of its arrays. Other
+objects enter by what a copy of them would be made from, so that no field is forgotten. Functions
 enter by code, constants and closure. What only says where another operator runs is that operator,
 which it names by `_identity()`. Nothing here is stored as such; only digests are.
 """
@@ -24,6 +25,7 @@ from linops.space import ProductSpace, Space
 __all__ = ["array_digest", "fingerprint"]
 
 _BLOCK = 1 << 20
+_DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, Operator, np.generic)
 
 
 def fingerprint(value: Any) -> str:
@@ -93,7 +95,7 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
         digest.update(value.co_code)
         _feed(digest, [c for c in value.co_consts if c is not value.co_name], seen)
         _feed(digest, list(value.co_names), seen)
-    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType, np.ufunc)):
+    elif isinstance(value, (types.ModuleType, np.ufunc)):
         digest.update(f"named:{getattr(value, '__name__', value)!r};".encode())
     else:
         _feed_object(digest, value, seen)
@@ -102,25 +104,49 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
 def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
     kind = type(value)
     digest.update(f"object:{kind.__module__}.{kind.__qualname__};".encode())
-    parts = getattr(value, "__dict__", None)
-    if parts is None:
-        slots = getattr(kind, "__slots__", ())
-        slots = (slots,) if isinstance(slots, str) else slots
-        parts = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    if isinstance(value, Operator):
-        parts = value.__getstate__()
-    own = {
-        name: part
-        for name, part in parts.items()
-        if not name.startswith("_cache")
-        and name not in ("_residents", "_frozen")
-        and not isinstance(getattr(kind, name, None), functools.cached_property)
-        and not type(part).__name__.endswith(("lock", "Lock"))
-    }
-    if not own:
+    parts = _parts(value)
+    if not parts:
         shown = repr(value)
         digest.update(b"opaque;" if " at 0x" in shown else shown.encode())
-    _feed(digest, own, seen)
+    _feed(digest, parts, seen)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """What an object is made of: what a copy of it would be made from, without caches."""
+    kind = type(value)
+    held = {**getattr(value, "__dict__", {}), **_slots(value)}
+    if isinstance(value, Operator):
+        held = value.__getstate__()
+    elif "__wrapped__" not in held:  # by name alone a decorated function would be copied
+        try:
+            made = value.__reduce_ex__(4)
+        except Exception:  # what does not pickle is all that it holds
+            made = None
+        if isinstance(made, str):
+            return {"named": made}
+        if made is not None:
+            maker, arguments, state, *items = (*made, None, None, None)[:5]
+            if isinstance(state, tuple) and all(isinstance(p, (dict, type(None))) for p in state):
+                state = {name: part for half in state for name, part in (half or {}).items()}
+            held = state if isinstance(state, dict) else {"state": state}
+            if not maker.__name__.startswith("__newobj"):
+                held = {**held, "maker": maker.__qualname__}
+            held |= {"arguments": arguments, "items": [list(found or ()) for found in items]}
+    return {
+        name: part
+        for name, part in held.items()
+        if not str(name).startswith("_cache")
+        and name not in ("_residents", "_frozen", "__weakref__")
+        and not isinstance(getattr(kind, str(name), None), functools.cached_property)
+        and not type(part).__name__.endswith(("lock", "Lock"))
+    }
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """What stands in the slots of all classes that an object is of."""
+    named = (vars(base).get("__slots__", ()) for base in type(value).__mro__)
+    names = [n for slots in named for n in ((slots,) if isinstance(slots, str) else slots)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
@@ -134,13 +160,19 @@ def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
         except ValueError:  # a cell that was never filled
             digest.update(b"empty;")
     # Globals enter where they are data or functions of the same module.
-    for name in function.__code__.co_names:
+    for name in _names(function.__code__):
         found = function.__globals__.get(name)
-        if arrays.is_array(found) or isinstance(found, (bool, int, float, str, tuple)):
+        if arrays.is_array(found) or isinstance(found, _DATA):
             digest.update(f"global {name}=".encode())
             _feed(digest, found, seen)
         elif isinstance(found, types.FunctionType) and found.__module__ == function.__module__:
             _feed(digest, found, seen)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that a function and the functions inside it look up."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return [*code.co_names, *(name for c in inner for name in _names(c))]
 
 
 def _feed_array(digest: Any, x: Any) -> None:
