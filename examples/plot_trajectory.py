@@ -63,13 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--scan", choices=list(SCANS), default="helix")
     parser.add_argument("--output", type=Path, default=Path("trajectory.png"))
     options = parser.parse_args(arguments)
+    output = options.output.expanduser()
     figure = plt.figure(figsize=(6, 6))
     frames = SCANS[options.scan]().trajectory
     draw(figure.add_subplot(projection="3d"), frames, Grid((20, 40, 30)))
-    figure.savefig(options.output, dpi=120)
+    figure.savefig(output, dpi=120)
     plt.close(figure)
-    print(f"{frames} drawn in {options.output}")
-    return options.output
+    print(f"{frames} drawn in {output}")
+    return output
 
 
 if __name__ == "__main__":

@@ -147,12 +147,18 @@ def measured(options: argparse.Namespace) -> Task:
     return Task(title, A, sinogram, weights, scale, False)
 
 
+def home(path: str) -> Path:
+    """A path in which `~` is the home folder."""
+    return Path(path).expanduser()
+
+
 def number_or_file(word: str) -> Any:
     """A number, or the numbers in a `.npy` or text file."""
     try:
         return float(word)
     except ValueError:
-        return np.load(word) if word.endswith(".npy") else np.loadtxt(word)
+        file = home(word)
+        return np.load(file) if file.suffix == ".npy" else np.loadtxt(file)
 
 
 # --- the five methods ------------------------------------------------------------------------
@@ -360,7 +366,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         description="Reconstruct one slice by five methods; without --scan, a simulated scan.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--output", default="reconstruction.png", help="the picture")
+    parser.add_argument("--output", default="reconstruction.png", type=home, help="the picture")
     made = parser.add_argument_group("the simulated scan")
     made.add_argument("--photons", type=float, default=20000, help="a cell, in the open beam")
     made.add_argument("--views", type=int, default=240)
@@ -395,7 +401,7 @@ def main(words: list[str] | None = None) -> int:
         task = simulated(options.photons, options.views, options.seed)
     outcomes = reconstruct(task)
     print(report(task, outcomes))
-    draw(task, outcomes, Path(options.output))
+    draw(task, outcomes, options.output)
     print(f"\nwritten: {options.output}")
     return 0
 

@@ -79,7 +79,7 @@ class Checkpointer:
         settings: Mapping[str, Any],
         writes: bool = True,
     ) -> None:
-        self.root = None if directory is None else Path(directory)
+        self.root = None if directory is None else Path(directory).expanduser()
         self._writes = writes
         self._every, self._keep = every, keep
         self._written: list[Path] = []
@@ -187,7 +187,7 @@ class Checkpointer:
             Where there is none, a file is missing or damaged (named), or the step belongs to
             another solve (what differs is named).
         """
-        folder = _find(Path(path))
+        folder = _find(Path(path).expanduser())
         source = folder / _METADATA
         metadata = _parsed(source)
         if metadata.get("schema") != SCHEMA:

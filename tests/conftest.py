@@ -66,7 +66,7 @@ def shared_data() -> Path:
     The environment variable LINOPS_DATA names it; without it, `shared/data` in the checkout or
     beside one of the folders above it is taken.
     """
-    named = os.environ.get("LINOPS_DATA")
+    named = os.path.expanduser(os.environ.get("LINOPS_DATA", ""))
     if named:
         if not (Path(named) / _MARK).is_file():
             pytest.fail(f"LINOPS_DATA={named!r} has no {_MARK}: name the folder that holds it")

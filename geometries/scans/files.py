@@ -1,12 +1,15 @@
 """`load_scan`: measured scans from `.npz`, `.npy`, HDF5 (Data Exchange) and TIFF files.
 
 Reads what a file says and nothing more: what it lacks (angles, a beam, distances) is None, for
-the caller to give. h5py and tifffile are imported when a file needs them.
+the caller to give. Formats are in `geometries.scans.formats`; here are the checks that all share
+and the choice of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -14,16 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from geometries.scans.formats.arrays import open_npy, open_npz
+from geometries.scans.formats.contents import Contents, Rows, Stored, of_numbers
+from geometries.scans.formats.hdf5 import open_hdf5
+from geometries.scans.formats.tiff import open_tiff
 from geometries.scans.preprocess import LineIntegrals, line_integrals
-from linops.errors import GeometryError, ShapeError
+from linops.errors import DTypeError, GeometryError, ShapeError
 
 __all__ = ["Scan", "load_scan"]
-
-_DATA = ("projections", "sinogram", "sinogram_u16", "aligned", "data")
-_RADIANS = ("angles", "angles_rad", "theta_rad")
-_DEGREES = ("theta_deg", "angles_deg", "tilt_deg", "theta")
-_FLATS = ("flats", "flat", "data_white", "white")
-_DARKS = ("darks", "dark", "data_dark")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,9 @@ class Scan:
         return line_integrals(self.projections, self.flats, darks, floor=floor)
 
 
-def load_scan(path: str | Path, *, rows: slice | int | None = None) -> Scan:
+def load_scan(
+    path: str | os.PathLike[str], *, rows: int | slice | range | Sequence[int] | None = None
+) -> Scan:
     """The scan in a file.
 
     Parameters
@@ -71,145 +74,161 @@ def load_scan(path: str | Path, *, rows: slice | int | None = None) -> Scan:
         `.npz` with an array named `projections` or `sinogram` and, where known, `angles` (radians)
         or `theta_deg` (degrees), `flats`, `darks`; `.npy` with the projections alone; `.h5`,
         `.hdf5`, `.hdf`, `.nxs` in the Data Exchange layout (`exchange/data`, `data_white`,
-        `data_dark`, `theta` in degrees unless its units say otherwise); `.tif`, `.tiff` with one
-        page a view, or one page that is a sinogram.
+        `data_dark`, `theta` in degrees unless its units say otherwise: rad, mrad, deg, mdeg, gon,
+        arcmin, arcsec, turn); `.tif`, `.tiff` with one page a view, or one page that is a sinogram.
+        `~` is the home folder.
     rows
-        Detector rows to read, of scans that have rows: a slice, or one row, which gives
-        `(view, col)`. From HDF5 only these are read.
+        Detector rows to read, of scans that have rows: one of them, which gives `(view, col)`, or a
+        slice, a range or a sequence of them in the order that is wanted, steps negative too;
+        negative numbers count from the end. Flats and darks, stacks or single pictures, are cut
+        alike. From HDF5 only these are read.
+
+    Returns
+    -------
+    Scan
+        Arrays that are native, writeable and finite.
 
     Raises
     ------
     FileNotFoundError
         Where there is no such file.
     GeometryError
-        For a suffix that is not served and a file without projections; the message lists what
-        it has.
+        For a suffix that is not served; a file without projections, with what it has; one that is
+        damaged, cut or not of its suffix's format; colour pictures and pages that differ; units
+        that are unknown; links that lead out of the file's folder; numbers that are NaN or
+        infinite; rows that the scan has not. The message begins with the file's name.
     ShapeError
         Where the arrays do not fit each other.
+    DTypeError
+        Where `path` is no path, or `rows` no rows.
     ImportError
         Where a reader is not installed, with the command that installs it.
     """
-    file = Path(path)
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
+    file = _path(path)
+    known = _FORMATS.get(file.suffix.lower())
+    if known is None:
         raise GeometryError(
-            f"{file.name} has the suffix {file.suffix!r}; readable are {', '.join(_READERS)}"
+            f"{file.name} has the suffix {file.suffix!r}; readable are {', '.join(_FORMATS)}"
         )
+    if file.is_dir():
+        raise GeometryError(f"{file.name} is a folder, not a file: {file}")
     if not file.is_file():
         raise FileNotFoundError(f"no file {file}")
-    try:
-        scan = reader(file, rows)
-    except (OSError, EOFError) as error:
-        raise GeometryError(f"{file.name} cannot be read as {file.suffix}: {error}") from error
-    return _checked(scan, file)
+    open_contents, name = known
+    reader = None if name is None else _library(name, file)
+    with _named(file), open_contents(file, reader) as contents:
+        _check_shapes(contents, file)
+        return _read(contents, rows, file)
 
 
-def _read_npz(file: Path, rows: slice | int | None) -> Scan:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
-    except ValueError as error:
-        raise GeometryError(f"{file.name} holds objects, not plain arrays: {error}") from error
-    data = _take(found, _DATA)
-    if data is None:
-        raise GeometryError(
-            f"{file.name} has no array named {' or '.join(_DATA[:2])}; it has "
-            f"{', '.join(sorted(found)) or 'nothing'}"
-        )
-    angles, degrees = _take(found, _RADIANS), _take(found, _DEGREES)
-    if angles is None and degrees is not None:
-        angles = np.deg2rad(degrees.astype(np.float64))
-    flats, darks = _take(found, _FLATS), _take(found, _DARKS)
-    extra = {name: value[()] if value.ndim == 0 else value for name, value in found.items()}
-    return Scan(_rows(data, rows), angles, _rows(flats, rows), _rows(darks, rows), extra)
-
-
-def _read_npy(file: Path, rows: slice | int | None) -> Scan:
-    try:
-        data = np.load(file, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise GeometryError(f"{file.name} holds objects, not a plain array: {error}") from error
-    return Scan(np.array(_rows(data, rows)))
-
-
-def _read_hdf5(file: Path, rows: slice | int | None) -> Scan:
-    h5py = _library("h5py", file)
-    with h5py.File(file, "r") as archive:
-        if "exchange/data" not in archive:
-            raise GeometryError(
-                f"{file.name} has no dataset exchange/data (Data Exchange); at its top it has "
-                f"{', '.join(archive) or 'nothing'}"
-            )
-        group = archive["exchange"]
-
-        def read(name: str) -> np.ndarray | None:
-            if name not in group:
-                return None
-            stored = group[name]
-            chosen = rows if rows is not None and stored.ndim == 3 else slice(None)
-            return np.asarray(stored[:, chosen] if stored.ndim == 3 else stored[()])
-
-        angles = None
-        if "theta" in group:
-            units = group["theta"].attrs.get("units", "deg")
-            units = units.decode() if isinstance(units, bytes) else str(units)
-            angles = np.asarray(group["theta"][()], np.float64)
-            if not units.lower().startswith("rad"):
-                angles = np.deg2rad(angles)
-        extra = dict(archive.attrs)
-        data = read("data")
-        assert data is not None
-        return Scan(data, angles, read("data_white"), read("data_dark"), extra)
-
-
-def _read_tiff(file: Path, rows: slice | int | None) -> Scan:
-    tifffile = _library("tifffile", file)
-    try:
-        data = np.asarray(tifffile.imread(file))
-    except tifffile.TiffFileError as error:
-        raise GeometryError(f"{file.name} cannot be read as TIFF: {error}") from error
-    return Scan(_rows(data, rows))
-
-
-_READERS: dict[str, Callable[[Path, slice | int | None], Scan]] = {
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".h5": _read_hdf5,
-    ".hdf5": _read_hdf5,
-    ".hdf": _read_hdf5,
-    ".nxs": _read_hdf5,
-    ".tif": _read_tiff,
-    ".tiff": _read_tiff,
+_FORMATS: dict[str, tuple[Callable[[Path, Any], AbstractContextManager[Contents]], str | None]] = {
+    ".npz": (open_npz, None),
+    ".npy": (open_npy, None),
+    ".h5": (open_hdf5, "h5py"),
+    ".hdf5": (open_hdf5, "h5py"),
+    ".hdf": (open_hdf5, "h5py"),
+    ".nxs": (open_hdf5, "h5py"),
+    ".tif": (open_tiff, "tifffile"),
+    ".tiff": (open_tiff, "tifffile"),
 }
+"""How a suffix is opened, and the library that it takes."""
 
 
-def _take(found: dict[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray | None:
-    return next((found.pop(name) for name in names if name in found), None)
+def _path(path: Any) -> Path:
+    try:
+        return Path(os.fsdecode(path)).expanduser()
+    except TypeError as error:
+        raise DTypeError(f"path is {path!r}; it is a str or a pathlib.Path") from error
 
 
-def _rows(data: Any, rows: slice | int | None) -> Any:
-    if data is None or rows is None or data.ndim != 3:
-        return data
-    return data[:, rows]
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    # Readers fail on damaged files with whatever breaks first: errors of zip, zlib, struct, the
+    # parser of a header, memory. All of them say the same, once the file is named.
+    try:
+        yield
+    except (GeometryError, ShapeError, DTypeError, ImportError):
+        raise
+    except Exception as error:
+        raise GeometryError(
+            f"{file.name} cannot be read as {file.suffix}; it is damaged or of another format: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
-def _checked(scan: Scan, file: Path) -> Scan:
-    shape = scan.projections.shape
-    if len(shape) not in (2, 3) or 0 in shape or scan.projections.dtype.kind not in "biuf":
+def _check_shapes(contents: Contents, file: Path) -> None:
+    shape = contents.projections.shape
+    if len(shape) not in (2, 3) or 0 in shape:
         raise ShapeError(
-            f"{file.name}: projections of shape {shape} and dtype {scan.projections.dtype}; they "
-            "are real numbers, (view, col) or (view, row, col)"
+            f"{file.name}: projections of shape {shape}; they are (view, col) or (view, row, col)"
         )
-    if scan.angles is not None and scan.angles.shape != shape[:1]:
+    if contents.angles is not None and contents.angles.shape != shape[:1]:
         raise ShapeError(
-            f"{file.name}: {scan.angles.shape} angles for {shape[0]} views; one a view"
+            f"{file.name}: {contents.angles.shape} angles for {shape[0]} views; one a view"
         )
-    for name, stack in (("flats", scan.flats), ("darks", scan.darks)):
-        if stack is not None and stack.shape not in (shape[1:], (len(stack), *shape[1:])):
+    for name, stack in (("flats", contents.flats), ("darks", contents.darks)):
+        if stack is None:
+            continue
+        if stack.shape not in (shape[1:], (*stack.shape[:1], *shape[1:])) or 0 in stack.shape:
             raise ShapeError(
                 f"{file.name}: {name} of shape {stack.shape} for views of shape {shape[1:]}"
             )
-    return scan
+
+
+def _read(contents: Contents, rows: Any, file: Path) -> Scan:
+    shape = contents.projections.shape
+    index, single = None, False
+    if rows is not None:
+        index, single = _chosen(rows, shape[1] if len(shape) == 3 else None, file)
+
+    def numbers(stored: Stored | None, name: str, axis: int) -> Any:
+        if stored is None:
+            return None
+        chosen: Rows | None = None if index is None else (axis, index)
+        values = of_numbers(stored, name, file, chosen)
+        return values.squeeze(axis) if chosen is not None and single else values
+
+    def images(stored: Stored | None, name: str) -> Any:
+        # One picture has rows in front; a stack of them has them second, as the views have.
+        return numbers(stored, name, 0 if stored is not None and stored.ndim < len(shape) else 1)
+
+    angles = None
+    if contents.angles is not None:
+        stored = of_numbers(contents.angles, "angles", file)
+        angles = stored.astype(np.float64) * contents.radians_per_unit
+    return Scan(
+        images(contents.projections, "projections"),
+        angles,
+        images(contents.flats, "flats"),
+        images(contents.darks, "darks"),
+        contents.extra,
+    )
+
+
+def _chosen(rows: Any, count: int | None, file: Path) -> tuple[np.ndarray | None, bool]:
+    """The places of rows among so many, and whether it is one that stands for itself."""
+    single = False
+    if isinstance(rows, slice):
+        try:
+            index = np.arange(count or 0)[rows]
+        except (TypeError, ValueError) as error:
+            raise DTypeError(f"rows is {rows!r}; its ends and its step are integers") from error
+    else:
+        values = np.asarray(list(rows) if isinstance(rows, range) else rows)
+        if (values.dtype.kind not in "iu" and values.size) or values.ndim > 1:
+            raise DTypeError(
+                f"rows is {rows!r}; it is an integer, a slice, a range or a sequence of integers"
+            )
+        single = values.ndim == 0
+        index = values.reshape(-1).astype(np.int64)
+    if count is None:
+        return None, False  # one row, or a sinogram: there is nothing to choose from
+    if len(index) == 0 or index.min() < -count or index.max() >= count:
+        raise GeometryError(
+            f"{file.name} has {count} detector rows, 0 to {count - 1}; rows={rows!r} "
+            + ("chooses none of them" if len(index) == 0 else "lie outside")
+        )
+    return index % count, single
 
 
 def _library(name: str, file: Path) -> Any:

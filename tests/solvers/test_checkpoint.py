@@ -62,6 +62,16 @@ def test_two_of_five_and_on_is_five(solver, dtype, namespace, tmp_path):
     assert sorted(os.listdir(tmp_path))[-1] == "step-000004"
 
 
+def test_home_is_where_its_sign_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    A, y = golden_operator((2, 3), "float64"), golden_data()
+    whole = cgls(A, y, iterations=3, checkpoint_directory="~/steps")
+    assert sorted(os.listdir(tmp_path)) == ["steps"]
+    resumed = cgls(A, y, iterations=3, resume="~/steps/step-000001")
+    np.testing.assert_array_equal(resumed.solution, whole.solution)
+
+
 @pytest.mark.parametrize("solver", [cgls, sirt, run_adam])
 def test_batches_and_starts_resume(solver, tmp_path):
     A = golden_operator((2, 3))

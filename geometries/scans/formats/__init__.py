@@ -1,0 +1,1 @@
+"""The formats that `load_scan` reads, one a file; what they share is in `contents`."""
