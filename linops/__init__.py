@@ -46,7 +46,7 @@ from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import ProductSpace, Space, inners
-from linops.stencils import Gradient
+from linops.stencils.gradient import Gradient
 from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
 

@@ -58,6 +58,7 @@ __all__ = [
     "dtype_of",
     "everywhere",
     "exemplar",
+    "framed",
     "gather_planes",
     "has_float64",
     "is_array",
@@ -90,6 +91,7 @@ __all__ = [
     "unify",
     "when",
     "widen",
+    "written",
     "zeros",
 ]
 
@@ -133,6 +135,37 @@ def widen(x: Array, axis: int, before: int, after: int) -> Array:
         shape[axis] = planes
         parts.append(zeros(tuple(shape), dtype_of(x), x))
     return xp.concat([parts[0], x, parts[1]], axis=axis)
+
+
+def framed(x: Array, before: Sequence[int], after: Sequence[int]) -> Array:
+    """`x` in a frame of zeros, so many planes before and after it along each of the last axes.
+
+    The frame is the caller's own, to be written into with `written`.
+    """
+    shape = list(x.shape)
+    first = len(shape) - len(before)
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        shape[first + axis] += low + high
+    inner = tuple(slice(low, low + x.shape[first + a]) for a, low in enumerate(before))
+    if is_jax(x):
+        lax, frame = sys.modules["jax"].lax, zeros(tuple(shape), dtype_of(x), x)
+        return lax.dynamic_update_slice(frame, x, (*(0,) * first, *before))
+    frame = x.new_zeros(shape) if is_torch(x) else zeros(tuple(shape), dtype_of(x), x)
+    frame[(..., *inner)] = x
+    return frame
+
+
+def written(x: Array, axis: int, start: int, values: Array) -> Array:
+    """`x` with the planes from `start` on along a negative `axis` replaced by `values`.
+
+    It is written in place where the library writes: go on with what is returned.
+    """
+    if is_jax(x):
+        lax = sys.modules["jax"].lax
+        return lax.dynamic_update_slice_in_dim(x, values, start, x.ndim + axis)
+    stop = start + values.shape[axis]
+    x[(..., slice(start, stop)) + (slice(None),) * (-axis - 1)] = values
+    return x
 
 
 def gather_planes(x: Array, axis: int, index: Array, valid: Array) -> Array:

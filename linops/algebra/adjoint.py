@@ -78,7 +78,7 @@ class Adjoint(LinearOperator):
         # A gather with halo: the block that reaches h planes further, transposed, restricted.
         from linops.algebra.blocks import crop_outputs, extent
 
-        n = extent(self, axis)
+        n = extent(self.base, axis)  # faces are one more than cells
         lo, hi = max(start - halo, 0), min(stop + halo, n)
         wide = self.base.block(axis, lo, hi)
         assert isinstance(wide, LinearOperator)

@@ -1,7 +1,15 @@
-"""Stencils: operators that look at neighbouring planes. Today the forward-difference gradient."""
+"""Stencils and operators of differential equations: declared once, lowered everywhere.
+
+`Stencil` is the declaration: taps, reach, boundary, coefficient fields, locations. The named
+operators are declarations on it. `linops.Gradient` is the forward-difference gradient of total
+variation.
+"""
 
 from __future__ import annotations
 
+from linops.stencils.extension import Extension
 from linops.stencils.gradient import Gradient
+from linops.stencils.laplacian import Laplacian
+from linops.stencils.stencil import Stencil
 
-__all__ = ["Gradient"]
+__all__ = ["Extension", "Gradient", "Laplacian", "Stencil"]
