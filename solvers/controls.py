@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
+
 __all__ = [
     "bar",
     "bounds_pair",
     "callback_or_none",
+    "is_false",
     "non_negative",
     "positive",
     "positive_count",
@@ -78,6 +81,15 @@ def callback_or_none(callback: Any) -> Callable[..., Any] | None:
             f"callback is {callback!r}; it is called as callback(iteration, residual, solution)"
         )
     return callback  # type: ignore[no-any-return]
+
+
+def is_false(answer: Any) -> bool:
+    """Whether a callback's answer ends the solve: `False`, of whatever library; not 0 nor None."""
+    if answer is False:
+        return True
+    if not (arrays.is_array(answer) or isinstance(answer, np.generic)) or np.ndim(answer):
+        return False
+    return arrays.dtype_of(answer).kind == "b" and not arrays.item(answer)
 
 
 def bar(progress: Any, name: str, total: int, start: int) -> Any:

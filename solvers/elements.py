@@ -78,7 +78,8 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
             part = np.array(part)
         elif not arrays.is_jax(part):
             part = arrays.namespace(part).asarray(part, copy=True)
-        copies.append(member.put(part))
+        # What stands in the padding of placed measurements is nobody's data.
+        copies.append(member.cleared(member.put(part)))
     return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
 
 
@@ -178,13 +179,15 @@ def ratio(above: Array, below: Array, where: Array) -> Array:
 
 
 def hand_out(x: Any) -> Any:
-    """`x` as a callback may have it: NumPy arrays as read-only views."""
+    """`x` as a callback may have it: NumPy arrays as read-only views, others that can be written
+    into as copies."""
 
     def part(x: Array) -> Array:
         if type(x) is np.ndarray:
             x = x.view()
             x.flags.writeable = False
-        return x
+            return x
+        return x if arrays.is_jax(x) else arrays.copy(x)
 
     return each(part, x)
 

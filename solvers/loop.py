@@ -224,7 +224,7 @@ class Run:
                 self._bar.set_postfix(residual=f"{float(residual):.4g}")
         if self._callback is not None:
             shown: Any = self.history[-1].ravel().tolist() if self.batch else float(residual)
-            if self._callback(self.iteration, shown, hand_out(x)) is False:
+            if controls.is_false(self._callback(self.iteration, shown, hand_out(x))):
                 if self._checkpoints is not None and self._saved_at != self.iteration:
                     self._save(state)
                 self.stop(self.active, CALLBACK_STOPPED, False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.operator import LinearOperator
+from linops.space import AnySpace
 from solvers.compiled import iterate
 from solvers.controls import bounds_pair, positive
 from solvers.elements import (
@@ -24,6 +25,8 @@ from solvers.loop import Run, no_graph
 from solvers.result import SolverResult
 
 __all__ = ["sirt"]
+
+_GRAZING = 1e-6
 
 
 @no_graph()
@@ -48,7 +51,9 @@ def sirt(
 ) -> SolverResult:
     """Iterate `x += relaxation C A.H (R (y - A x))`, clipped to `bounds`.
 
-    R is 1 / (A 1), C is 1 / (A.H 1), and 0 where a sum is not positive.
+    R is 1 / (A 1), C is 1 / (A.H 1), and 0 where a sum is not positive. R is 0 too where a ray's
+    sum is below 1e-6 of the largest: a ray that grazes a corner says nothing about it, and what
+    else it carries would be divided by that length.
 
     Parameters
     ----------
@@ -129,9 +134,11 @@ def sirt(
     R = C = None
     if run.going:
         like = first(run.y)
-        R = _reciprocal(A @ _ones(A.domain, like) if sums[0] is None else sums[0], 1.0)
+        rows = A @ _ones(A.domain, like) if sums[0] is None else sums[0]
+        R = _reciprocal(rows, A.codomain, 1.0, _GRAZING)
         # Relaxation travels with C: one multiplication less in every iteration.
-        C = _reciprocal(A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1], relaxation)
+        columns = A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1]
+        C = _reciprocal(columns, A.domain, relaxation)
     return iterate(run, _moved, (A, run.y, R, C, low, high), (x, r), ("x",))
 
 
@@ -156,13 +163,16 @@ def _ones(space: Any, like: Any) -> Any:
     return each(lambda part: arrays.namespace(part).ones_like(part), zeros(space, (), like))
 
 
-def _reciprocal(sums: Any, factor: float) -> Any:
+def _reciprocal(sums: Any, space: AnySpace, factor: float, share: float = 0.0) -> Any:
+    """`factor / sums`, 0 where they are not positive or below a share of the largest."""
+
     def part(s: Any) -> Any:
         xp = arrays.namespace(s)
         if arrays.dtype_of(s).kind == "c":
             s = xp.real(s)
-        positive_sums = s > 0
-        safe = xp.where(positive_sums, s, xp.ones_like(s))
-        return xp.where(positive_sums, factor / safe, xp.zeros_like(s))
+        weighs = s > 0
+        if share and s.size:
+            weighs = weighs & (s >= share * xp.max(s))
+        return xp.where(weighs, factor / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
 
-    return each(part, sums)
+    return each(part, space.cleared(sums))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linops import arrays
@@ -15,7 +15,6 @@ from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain, positive_number
-from linops.functionals.quadratic import Quadratic
 from linops.functionals.translation import Translation
 from linops.operator import LinearOperator, Operator
 from linops.rule import Rule
@@ -63,13 +62,35 @@ class SumFunctional(Functional):
     def _prox(self, x: Any, step: Any) -> Any:
         """With a quadratic `w |x - c|^2 / 2` beside one other term f, that of f:
         `prox_{s f}((x + step w c) / (1 + step w))`, `s = step / (1 + step w)`."""
-        easy = [term for term in self.terms if isinstance(term, Quadratic)]
-        rest = [term for term in self.terms if not isinstance(term, Quadratic)]
+        rest: list[tuple[Any, Functional]] = []
+        for factor, term in self._leaves():
+            weight = term._curvature()
+            if weight is None:
+                same = [k for k, (_, other) in enumerate(rest) if other is term]
+                if same:
+                    rest[same[0]] = (rest[same[0]][0] + factor, term)
+                else:
+                    rest.append((factor, term))
+                continue
+            x, step = term._prox(x, step * factor), step / (1.0 + step * (factor * weight))
         if len(rest) > 1:
             return super()._prox(x, step)
-        for term in easy:
-            x, step = term._prox(x, step), step / (1.0 + step * term.weight)
-        return rest[0]._prox(x, step) if rest else x
+        return rest[0][1]._prox(x, step * rest[0][0]) if rest else x
+
+    def _curvature(self) -> Any:
+        weights = [term._curvature() for term in self.terms]
+        return None if any(weight is None for weight in weights) else sum(weights)
+
+    def _leaves(self, factor: Any = 1.0) -> Iterator[tuple[Any, Functional]]:
+        """The terms with their factors, those of multiples of sums too."""
+        for term in self.terms:
+            here, base = factor, term
+            if isinstance(term, ScaledFunctional):
+                here, base = factor * term.factor, term.base
+            if isinstance(base, SumFunctional):
+                yield from base._leaves(here)
+            else:
+                yield here, base
 
     def _derive_rule(self) -> Rule:
         return sum_rule([term.rule for term in self.terms])
@@ -124,6 +145,10 @@ class ScaledFunctional(Functional):
     def _prox(self, x: Any, step: Any) -> Any:
         return self.base._prox(x, step * self.factor)
 
+    def _curvature(self) -> Any:
+        weight = self.base._curvature()
+        return None if weight is None else self.factor * weight
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         base: Any = self.base.block(axis, start, stop, padded)
         return ScaledFunctional(self.factor, base)
@@ -154,6 +179,9 @@ class ShiftedFunctional(Functional):
     def _prox(self, x: Any, step: Any) -> Any:
         """`shift + prox_base(x - shift)`."""
         return self.base._prox(self.translation._apply(x), step) + self.translation._near(x)
+
+    def _curvature(self) -> Any:
+        return self.base._curvature()
 
     def _derive_rule(self) -> Rule:
         return Rule(self.base.rule.domain, self.base.rule.codomain)

@@ -194,6 +194,10 @@ class Functional(Operator):
             f"{self.name} has no proximal map in closed form; use its gradient or surrogate"
         )
 
+    def _curvature(self) -> Any:
+        """w, where the functional is `w |x - c|^2 / 2` up to a constant; else None."""
+        return None
+
     def _make_gradient(self) -> Operator:
         return GradientMap(self)
 

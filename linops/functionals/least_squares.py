@@ -76,6 +76,11 @@ class LeastSquares(Entries):
             x = x + step * w * self._table("target", x)
         return x / (1.0 + step * w)
 
+    def _curvature(self) -> Any:
+        if self.weights is None:
+            return 1.0
+        return None if arrays.is_array(self.weights) and self.weights.ndim else self.weights
+
     def _residual(self, x: Array) -> Array:
         return x if self.target is None else x - self._table("target", x)
 

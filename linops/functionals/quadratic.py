@@ -61,6 +61,9 @@ class _SquaredDistance(Entries):
             x = x + factor * self._table("center", x)
         return x * (1.0 / (1.0 + factor))
 
+    def _curvature(self) -> Any:
+        return self.weight
+
     def _deviation(self, x: Array) -> Array:
         return x if self.center is None else x - self._table("center", x)
 

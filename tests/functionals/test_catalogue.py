@@ -91,6 +91,32 @@ def test_value_is_its_formula(name):
         f.domain = None
 
 
+def test_prox_of_a_sum_with_quadratics_however_it_is_written():
+    one, square = lo.L1(SPACE), lo.Quadratic(SPACE, 0.6, TARGET)
+    # sum |x| + 0.3 (x - t)^2: soft thresholding of (x + 0.6 s t) / (1 + 0.6 s).
+    x, step = np.random.default_rng(2).standard_normal(SHAPE), 0.8
+    centre, factor = x + step * 0.6 * TARGET, 1 + step * 0.6
+    wanted = np.sign(centre) * np.maximum(abs(centre) - step, 0) / factor
+    half = lo.Quadratic(SPACE, 1.2, TARGET)
+    written = {
+        "factor": one + 0.5 * half,
+        "order": 0.5 * half + one,
+        "parts": 0.25 * half + one + 0.5 * square,
+        "nested": 2 * (0.5 * one + 0.25 * (half + 0 * square)),
+        "inner": 0.5 * (2 * one) + 0.25 * (0.5 * half + 0.5 * half) + 0.25 * half,
+        "repeated": 0.25 * one + 0.75 * (one + 0.4 * lo.Quadratic(SPACE, 2.0, TARGET)),
+        "shifted": one + (0.6 * lo.Quadratic(SPACE)).shifted(TARGET),
+        "proximity": 0.3 * lo.Proximity(TARGET, 2**-0.5, SPACE) + one,
+        "least squares": one + 0.3 * lo.LeastSquares(SPACE, TARGET, 2.0),
+    }
+    for name, f in written.items():
+        np.testing.assert_allclose(f.prox(x, step), wanted, rtol=1e-12, atol=1e-15, err_msg=name)
+    both = 0.5 * lo.Quadratic(SPACE, 3.0) + 2 * lo.LeastSquares(SPACE)
+    np.testing.assert_allclose(both.prox(x, step), x / (1 + 3.5 * step), rtol=1e-12)
+    with pytest.raises(NotImplementedError, match="closed form"):
+        (one + lo.L2(SPACE) + square).prox(x, step)
+
+
 @pytest.mark.parametrize("step", [0.3, 2.0])
 @pytest.mark.parametrize("name", CASES)
 def test_prox_is_the_minimiser(name, step):

@@ -23,6 +23,7 @@ from sharding import plan
 from sharding.executors.shard_map import Engine
 from sharding.states import REPLICATED, Sharded
 from solvers.cgls import _several
+from solvers.elements import admit, require_finite
 from solvers.subsets import Descent, _passed
 
 jax = pytest.importorskip("jax")
@@ -333,3 +334,36 @@ def test_a_solution_has_zeros_in_its_padding(executor: str) -> None:
     found = solvers.sirt(B, y, iterations=2, bounds=(1, 2)).solution
     assert B.domain.placement.holds(found) and found.shape == (6,)
     assert np.asarray(found)[5] == 0 and np.asarray(found)[:5].min() >= 1
+
+
+def _poisoned(placement: Any, x: Any, value: float) -> Any:
+    """`x` on its devices, `value` in its padding."""
+    placed = placement.put(x)
+    mask = np.broadcast_to(np.asarray(placement.mask(placed.ndim)), placed.shape)
+    return jax.device_put(np.where(mask, np.asarray(placed), value), placed.sharding)
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+def test_what_stands_in_the_padding_of_any_input_is_nobodys_data(executor: str) -> None:
+    A = compositions.projector((5, 6, 6), 7)
+    devices = jax.devices("cpu")[:2]
+    B = plan(A, devices=devices, executor=executor, partition="view").lower()
+    rows, columns = B.codomain.placement, B.domain.placement
+    assert rows.padded_size > rows.real_size
+    y, x0 = A @ A.domain.ones(), 0.5 * A.domain.ones()
+    for value in (np.nan, np.inf, -np.inf):
+        for space, element in ((B.codomain, y), (B.domain, x0)):
+            dirty = admit(_poisoned(space.placement, element, value), space, "y")
+            require_finite(dirty, "y")
+            np.testing.assert_array_equal(np.asarray(dirty), np.asarray(space.put(element)))
+    if executor == "threads":
+        clean, dirty = (
+            solvers.sirt(
+                B, _poisoned(rows, y, v), iterations=2, x0=_poisoned(columns, x0, v),
+                row_sums=_poisoned(rows, y, v), column_sums=_poisoned(columns, x0, v),
+            )
+            for v in (0.0, np.nan)
+        )  # fmt: skip
+        np.testing.assert_array_equal(
+            B.domain.gather(dirty.solution), B.domain.gather(clean.solution)
+        )

@@ -309,6 +309,21 @@ def test_sirt_solves_bounded_least_squares_with_its_weights():
     np.testing.assert_allclose(result.solution, want, atol=1e-6)
 
 
+def test_sirt_leaves_out_rays_that_graze():
+    # The third ray meets the first voxel along 1e-12 and says 3: divided by that length it would
+    # be 3e12. The second meets nothing.
+    A = lo.Matrix(np.array([[1.0, 0], [0, 0], [1e-12, 0]]))
+    found = sirt(A, np.array([2.0, 5, 3]), iterations=200).solution
+    np.testing.assert_allclose(found, [2, 0], atol=1e-6)
+    # A ray of a thousandth of the longest weighs what it weighed.
+    A = lo.Matrix(np.diag([1.0, 1e-3]))
+    np.testing.assert_allclose(sirt(A, np.array([1.0, 3e-3]), iterations=3).solution, [1, 3])
+    # Sums that are given are looked at alike.
+    A = lo.Matrix(np.array([[1.0, 0], [1e-12, 0]]), tags=())
+    sums = dict(row_sums=np.array([1.0, 1e-12]), column_sums=np.array([1.0, 0]))
+    assert sirt(A, np.array([2.0, 3]), iterations=2, **sums).solution[0] == pytest.approx(2)
+
+
 def test_sirt_leaves_unseen_voxels_alone():
     M = golden_matrix()
     M[:, 2] = 0
