@@ -17,12 +17,17 @@ from geometries.surfaces import Surface
 from geometries.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from geometries.analytic.coverage import angular_weights, parker_weights
+    from geometries.analytic.coverage import angular_weights, displaced_weights, parker_weights
     from geometries.analytic.gather import Gather
     from geometries.analytic.gather_volume import ConeGather
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
-    from geometries.analytic.weights import AngularWeights, CosineWeights, ParkerWeights
+    from geometries.analytic.weights import (
+        AngularWeights,
+        CosineWeights,
+        DisplacedWeights,
+        ParkerWeights,
+    )
     from geometries.astra import from_astra
     from geometries.orbits import from_path, perturb, saddle, sinusoidal
     from geometries.projector import Projector
@@ -49,6 +54,7 @@ __all__ = [
     "ConeGather",
     "CosineWeights",
     "Detector",
+    "DisplacedWeights",
     "FanBeam",
     "Gather",
     "Grid",
@@ -66,6 +72,7 @@ __all__ = [
     "bin_detector",
     "center_to_offset",
     "crop_columns",
+    "displaced_weights",
     "fbp",
     "fbp_operator",
     "fdk",
@@ -98,10 +105,12 @@ _LATER = {
     "Projector": "geometries.projector",
     "AngularWeights": "geometries.analytic.weights",
     "CosineWeights": "geometries.analytic.weights",
+    "DisplacedWeights": "geometries.analytic.weights",
     "ParkerWeights": "geometries.analytic.weights",
     "RampFilter": "geometries.analytic.ramp",
     "Gather": "geometries.analytic.gather",
     "angular_weights": "geometries.analytic.coverage",
+    "displaced_weights": "geometries.analytic.coverage",
     "parker_weights": "geometries.analytic.coverage",
     "ramp_response": "geometries.analytic.ramp",
     "ConeGather": "geometries.analytic.gather_volume",

@@ -153,6 +153,13 @@ class Detector:
             return self
         return Detector(self.shape, self.pitch, self.offset, self.surface.of_views(chosen))
 
+    def with_columns(self, before: int, after: int) -> Detector:
+        """The same cells with more columns at either end, or fewer where negative."""
+        shape = (*self.shape[:-1], self.shape[-1] + before + after)
+        shift = (after - before) / 2 * self.pitch[-1]
+        offset = (*self.offset[:-1], self.offset[-1] + shift)
+        return Detector(shape, self.pitch, offset, self.curvature)
+
     def column_offsets(self) -> tuple[Array, Array]:
         """Offsets of the columns from C along u and along n, `(cols,)` each; not of a surface."""
         arc = self.columns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from typing import Any
 
@@ -10,7 +11,19 @@ import numpy as np
 
 from linops import arrays
 
-__all__ = ["warn_of_degrees", "warn_of_near_detectors"]
+__all__ = ["warn_caller", "warn_of_degrees", "warn_of_near_detectors"]
+
+_OWN = ("geometries", "linops")
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, pointing at the line outside the library that led here, however deep this is."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN:
+            break
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=depth + 1)
 
 
 def warn_of_degrees(angles: np.ndarray, name: str) -> None:
@@ -22,12 +35,10 @@ def warn_of_degrees(angles: np.ndarray, name: str) -> None:
     even = float(np.abs(steps - step).max()) <= 1e-3 * step
     if not even or step <= 0.2 or _golden(step):
         return
-    warnings.warn(
+    warn_caller(
         f"{name} run from {angles.min():g} to {angles.max():g} in even steps of {step:.4g} rad "
         f"({math.degrees(step):.4g} degrees): they look like degrees. Angles are radians; "
-        "convert with np.deg2rad.",
-        UserWarning,
-        stacklevel=5,
+        "convert with np.deg2rad."
     )
 
 
@@ -44,12 +55,10 @@ def warn_of_near_detectors(source_to_axis: Any, source_to_detector: Any) -> None
     if before.any():
         k = int(np.argmax(before))
         near, far = (np.ravel(np.broadcast_to(x, np.broadcast(a, d).shape))[k] for x in (d, a))
-        warnings.warn(
+        warn_caller(
             f"source_to_detector is {near:g} and source_to_axis {far:g} in view {k}: the detector "
             "stands between source and axis, and rays end there. Distances are both measured from "
-            "the source; were they exchanged?",
-            UserWarning,
-            stacklevel=5,
+            "the source; were they exchanged?"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from geometries.analytic import redundancy
 from geometries.analytic.coverage import Coverage
 from geometries.analytic.frames import fixed_frames, view_angles
 from geometries.analytic.gather import Gather
@@ -19,11 +20,15 @@ from geometries.analytic.ramp import RampFilter
 from geometries.analytic.weights import (
     AngularWeights,
     CosineWeights,
+    DisplacedWeights,
     ParkerWeights,
+    displaced_places,
     fan_angles,
     projection_space,
 )
+from geometries.suspicions import warn_caller
 from linops.elementary.diagonal import Diagonal
+from linops.elementary.plane_windows import PlaneWindow
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
@@ -42,6 +47,7 @@ def fbp(
     angular_weights: Any = None,
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
+    displaced: bool | str = "auto",
     isocenter: Any = None,
     precision: str | Precision | None = None,
 ) -> Any:
@@ -69,7 +75,11 @@ def fbp(
         A further factor on the data, of their shape, before the filter.
     short_scan
         `"auto"`: Parker weights for fan scans that are open and span at least pi plus the full
-        fan angle. True demands them, False never applies them.
+        fan angle; a shorter span is warned of. True demands them, False never applies them.
+    displaced
+        `"auto"`: the weights of `geometries.displaced_weights` for full turns whose detector
+        stands to one side of the axis by more than two columns. True demands them, False never
+        applies them (for data that are weighted or folded already).
     isocenter
         Point `(x, y)` that the views look at, where the frames do not fix one.
     precision
@@ -98,6 +108,7 @@ def fbp(
         angular_weights=angular_weights,
         projection_weights=projection_weights,
         short_scan=short_scan,
+        displaced=displaced,
         isocenter=isocenter,
         precision=precision,
     )(y)
@@ -127,6 +138,7 @@ def fdk(
     angular_weights: Any = None,
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
+    displaced: bool | str = "auto",
     isocenter: Any = None,
     precision: str | Precision | None = None,
 ) -> Any:
@@ -150,6 +162,7 @@ def fdk(
         angular_weights=angular_weights,
         projection_weights=projection_weights,
         short_scan=short_scan,
+        displaced=displaced,
         isocenter=isocenter,
         precision=precision,
     )(y)
@@ -192,61 +205,108 @@ def _composed(
     angular_weights: Any = None,
     projection_weights: Any = None,
     short_scan: bool | str = "auto",
+    displaced: bool | str = "auto",
     isocenter: Any = None,
     precision: str | Precision | None = None,
 ) -> LinearOperator:
     geometry, precision = A.geometry, A.precision if precision is None else precision
     frames = fixed_frames(geometry)
-    detector = frames.detector
-    gather = gathering(geometry, A.grid, isocenter, precision)
+    coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
+    before: list[LinearOperator] = []
+    wide, gather = geometry, gathering(geometry, A.grid, isocenter, precision)
     dtype = gather.dtype
-    space = projection_space(frames, dtype)
+    if _takes_displaced(geometry, coverage, isocenter, displaced):
+        wide, fill = _widened(geometry, isocenter, dtype)
+        gather = gathering(wide, A.grid, isocenter, precision)
+        before += [fill, DisplacedWeights(geometry, isocenter, dtype, precision)]
+    if _takes_parker(geometry, coverage, isocenter, short_scan):
+        before.append(ParkerWeights(geometry, angles, isocenter, dtype, precision))
+    if frames.kind != "parallel":
+        before.append(CosineWeights(geometry, dtype, precision))
+    if projection_weights is not None:
+        before.append(_data_weights(projection_weights, projection_space(frames, dtype)))
+    detector = wide.detector.host
+    space = projection_space(fixed_frames(wide), dtype)
     step = None if detector.curvature is None else detector.pitch[-1] / detector.curvature
     pitch = detector.pitch[-1] if step is None else step
     ramp = RampFilter(
         space, pitch, window, pad, filter_response, fan_step=step, precision=precision
     )
-    chain: list[LinearOperator] = [
-        gather,
-        AngularWeights(geometry, angles, angular_weights, dtype, precision),
-        ramp,
-    ]
-    if _takes_parker(geometry, angles, isocenter, short_scan):
-        chain.append(ParkerWeights(geometry, angles, isocenter, dtype, precision))
-    if frames.kind != "parallel":
-        chain.append(CosineWeights(geometry, dtype, precision))
-    if projection_weights is not None:
-        chain.append(_data_weights(projection_weights, space))
-    result = chain[0]
-    for factor in chain[1:]:
+    quadrature = AngularWeights(wide, angles, angular_weights, dtype, precision)
+    result: LinearOperator = gather @ quadrature @ ramp
+    for factor in before:
         result = result @ factor
     return result
 
 
-def _takes_parker(geometry: Any, angles: Any, isocenter: Any, short_scan: bool | str) -> bool:
-    if (isinstance(short_scan, str) and short_scan != "auto") or short_scan not in (
-        True,
-        False,
-        "auto",
-    ):
-        raise GeometryError(f"short_scan is {short_scan!r}; it is True, False or 'auto'")
+def _widened(geometry: Any, isocenter: Any, dtype: Any) -> tuple[Any, LinearOperator]:
+    """The scan with its detector filled up to both sides, and the operator that fills data up."""
+    place = displaced_places(geometry, isocenter)
+    detector = geometry.detector.host
+    if geometry.kind != "parallel" and detector.curvature is None:
+        place = np.tan(place)
+    first, last = redundancy.missing_columns(place)
+    wide = geometry.with_detector(detector.with_columns(first, last))
+    own, filled = (projection_space(fixed_frames(g), dtype) for g in (geometry, wide))
+    return wide, PlaneWindow(own, filled, [(0, own.ndim - 1)], -first)
+
+
+def _takes_parker(
+    geometry: Any, coverage: Coverage, isocenter: Any, short_scan: bool | str
+) -> bool:
+    _check_choice("short_scan", short_scan)
     parallel = geometry.kind == "parallel"
     if short_scan == "auto":
-        if parallel:
+        if parallel or coverage.complete or geometry.views == 1:
             return False
-        coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
-        if coverage.period is not None or geometry.views == 1:
-            return False
-        if coverage.span < np.pi:
-            return False
-        gamma = fan_angles(geometry, isocenter)
-        return bool(coverage.span >= np.pi + 2 * np.abs(gamma).max() - 1e-5)
+        long_enough = coverage.span >= np.pi
+        gamma = (fan_angles if long_enough else _angles_about_axis)(geometry, isocenter)
+        return not (gamma is None or redundancy.warn_of_short_span(coverage.span, gamma))
     if short_scan and parallel:
         raise GeometryError(
             "short_scan=True with a parallel beam: it sees no line twice in half a turn; leave "
             "it at 'auto'"
         )
     return bool(short_scan)
+
+
+def _takes_displaced(
+    geometry: Any, coverage: Coverage, isocenter: Any, displaced: bool | str
+) -> bool:
+    _check_choice("displaced", displaced)
+    if displaced != "auto":
+        if displaced and not coverage.complete:
+            raise GeometryError(
+                f"displaced=True with a scan that spans {np.rad2deg(coverage.span):.2f} degrees: "
+                "outer lines are seen once in a full turn, without gaps; leave it at 'auto'"
+            )
+        return bool(displaced)
+    if not coverage.complete or (geometry.kind == "parallel" and geometry.views < 3):
+        return False
+    place = _angles_about_axis(geometry, isocenter)
+    if place is None:
+        return False
+    if place.min() >= 0 or place.max() <= 0:
+        warn_caller(
+            f"the axis lies outside the detector's columns ({place.min():g} to {place.max():g} "
+            "about it): lines near the axis are seen by no view"
+        )
+    return bool((redundancy.of_displaced(place) != 1).any())
+
+
+def _check_choice(name: str, value: Any) -> None:
+    if not (isinstance(value, (bool, np.bool_)) or (isinstance(value, str) and value == "auto")):
+        raise GeometryError(f"{name} is {value!r}; it is True, False or 'auto'")
+
+
+def _angles_about_axis(geometry: Any, isocenter: Any) -> np.ndarray | None:
+    """Fan angles or distances of the columns; None where the orbit allows no such weights."""
+    try:
+        return displaced_places(geometry, isocenter)
+    except GeometryError as error:
+        if "weights of redundancy need" not in str(error):
+            raise
+        return None
 
 
 def _data_weights(weights: Any, space: Any) -> LinearOperator:

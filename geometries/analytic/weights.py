@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from geometries.analytic.coverage import Coverage, angular_weights, redundancy
+from geometries.analytic import redundancy
+from geometries.analytic.coverage import Coverage, angular_weights
 from geometries.analytic.frames import (
     distances,
     find_isocenter,
@@ -37,7 +38,9 @@ __all__ = [
     "AngularWeights",
     "AxisWeights",
     "CosineWeights",
+    "DisplacedWeights",
     "ParkerWeights",
+    "displaced_places",
     "fan_angles",
     "projection_space",
 ]
@@ -230,10 +233,44 @@ class ParkerWeights(AxisWeights):
                     f"the scan spans {np.rad2deg(coverage.span):.2f} degrees; Parker weights need "
                     f"{np.rad2deg(need):.2f}, half a turn and the fan's full angle"
                 )
-            weights = redundancy(coverage, gamma)
+            weights = redundancy.of_open_scan(coverage.offsets, coverage.arcs, gamma)
         space = projection_space(frames, dtype)
         names = space.axes or ()
         super().__init__(space, (names[0], names[-1]), weights, precision)
+
+
+class DisplacedWeights(AxisWeights):
+    """Weights of a full turn on a detector that stands to one side of the axis.
+
+    Parameters
+    ----------
+    geometry
+        A parallel, fan or circular cone scan with constant distance and column offset.
+    isocenter
+        By default that of the geometry.
+    dtype
+        Of the projections.
+
+    Raises
+    ------
+    GeometryError
+        For an orbit that is no circle, and a distance or column offset that drifts.
+
+    Notes
+    -----
+    The formula and its sources: `geometries.displaced_weights`.
+    """
+
+    def __init__(
+        self,
+        geometry: Beam | Trajectory,
+        isocenter: Any = None,
+        dtype: Any = "float32",
+        precision: str | Precision | None = None,
+    ) -> None:
+        weights = redundancy.of_displaced(displaced_places(geometry, isocenter))
+        space = projection_space(fixed_frames(geometry), dtype)
+        super().__init__(space, (space.axes or ())[-1:], weights, precision)
 
 
 class AngularWeights(AxisWeights):
@@ -274,12 +311,15 @@ def projection_space(frames: Trajectory, dtype: Any) -> Space:
 
 
 def fan_angles(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray:
-    """The fan angle of each column of a circular scan, radians, `(cols,)`.
+    """The fan angle of each column of a circular scan along `e_u`, radians, `(cols,)`.
+
+    Columns may run along `e_u` or against it: the angle belongs to the ray.
 
     Raises
     ------
     GeometryError
-        Where the scan is not circular, or distance or column offset change between views.
+        Where the scan is not circular, or distance, column offset or the sense of the columns
+        change between views.
     """
     frames = fixed_frames(geometry)
     if frames.sources is None:
@@ -292,7 +332,7 @@ def fan_angles(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray
     scale = float(radius.max())
     slack = 1e-4 * scale
     if frames.dims == 3 and np.ptp(frames.sources[:, 2]) > slack:
-        raise GeometryError("Parker weights need a circular orbit; the sources move along z")
+        raise GeometryError("weights of redundancy need a circular orbit; the sources move along z")
     for values, what in (
         (radius, "radius about the isocentre"),
         (depth, "distance from source to detector"),
@@ -301,10 +341,41 @@ def fan_angles(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray
         if np.ptp(values) > slack:
             view = int(np.argmax(np.abs(values - values[0])))
             raise GeometryError(
-                f"Parker weights need a constant {what}; it is {values[0]:g} in view 0 and "
+                f"weights of redundancy need a constant {what}; it is {values[0]:g} in view 0 and "
                 f"{values[view]:g} in view {view}"
             )
-    return np.asarray(np.arctan2(*_bearing(frames, foot[:1], depth[:1]))[0])
+    n = outward_normals(frames)
+    sense = frames.u[:, 0] * n[:, 1] - frames.u[:, 1] * n[:, 0]
+    if (sense > 0).any() and (sense < 0).any():
+        view = int(np.argmax(sense * sense[0] < 0))
+        raise GeometryError(
+            "weights of redundancy need columns that run in one sense; those of view "
+            f"{view} run against those of view 0"
+        )
+    return np.asarray(np.arctan2(*_bearing(frames, foot[:1], depth[:1]))[0] * np.sign(sense[0]))
+
+
+def displaced_places(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray:
+    """Where columns lie about the axis: fan angles, or distances in a parallel beam, `(cols,)`.
+
+    Raises
+    ------
+    GeometryError
+        As `fan_angles`; for a parallel beam whose detector drifts about the axis by a column.
+    """
+    frames = fixed_frames(geometry)
+    if frames.sources is not None:
+        return fan_angles(geometry, isocenter)
+    across = np.einsum("ki,ki->k", frames.centers, frames.u)
+    if isocenter is not None:
+        across = across - frames.u @ find_isocenter(geometry, isocenter)
+    elif not isinstance(geometry, Beam):
+        # The axis about which the detector's middle stays at one distance.
+        plane = np.column_stack([frames.u[:, :2], np.ones(frames.views)])
+        across = across - plane[:, :2] @ np.linalg.lstsq(plane, across, rcond=None)[0][:2]
+    if np.ptp(across) > frames.detector.pitch[-1]:
+        raise GeometryError("weights of redundancy need a constant column offset; it drifts")
+    return np.asarray(frames.detector.columns() + across.mean())
 
 
 def _feet(frames: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

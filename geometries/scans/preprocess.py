@@ -174,7 +174,7 @@ def pad_columns(
         raise GeometryError(f"mode is {mode!r}; it is 'edge' or 'constant'")
     width: list[tuple[int, int]] = [(0, 0)] * (host.ndim - 1) + [(before, after)]
     padded = np.pad(host, width, mode="edge" if mode == "edge" else "constant")
-    return _back(padded, data), _resized(geometry, detector, before, after)
+    return _back(padded, data), geometry.with_detector(detector.with_columns(before, after))
 
 
 def crop_columns(data: Array, geometry: Any, start: int, stop: int) -> tuple[Array, Any]:
@@ -190,7 +190,7 @@ def crop_columns(data: Array, geometry: Any, start: int, stop: int) -> tuple[Arr
     if not 0 <= start < stop <= n:
         raise GeometryError(f"columns {start} to {stop} are no range of the {n} columns")
     part = np.array(host[..., start:stop])
-    return _back(part, data), _resized(geometry, detector, -start, stop - n)
+    return _back(part, data), geometry.with_detector(detector.with_columns(-start, stop - n))
 
 
 def flip_columns(data: Array, geometry: Any) -> tuple[Array, Any]:
@@ -252,7 +252,7 @@ def fold_turn(data: Array, geometry: Any) -> tuple[Array, Any]:
     reach = max(-u[0], u[-1])
     before = max(0, math.floor((u[0] + reach) / pitch + 1e-9))
     after = max(0, math.floor((reach - u[-1]) / pitch + 1e-9))
-    wide = _resized(geometry, detector, before, after)[:half]
+    wide = geometry.with_detector(detector.with_columns(before, after))[:half]
     place = wide.detector.columns()
     axis = host.ndim - 1 - len(detector.shape)
     here, there = np.split(host.astype(np.float64), 2, axis=axis)
@@ -337,13 +337,6 @@ def _fitting(data: Array, geometry: Any) -> tuple[np.ndarray, Detector]:
             "any leading axes"
         )
     return host, geometry.detector
-
-
-def _resized(geometry: Any, detector: Detector, before: int, after: int) -> Any:
-    shape = [*detector.shape[:-1], detector.shape[-1] + before + after]
-    shift = (after - before) / 2 * detector.pitch[-1]
-    offset = [*detector.offset[:-1], detector.offset[-1] + shift]
-    return _with(geometry, shape, detector.pitch, offset)
 
 
 def _with(geometry: Any, shape: Any, pitch: Any, offset: Any) -> Any:
