@@ -110,7 +110,7 @@ def cgls(
     )
     square = np.asarray(damp * damp) if damp else None
     rows, columns = A.codomain, A.domain
-    run.keeps(x=columns, r=rows, p=columns)
+    run.keeps(x=columns, r=rows, p=columns, g=None)
     if run.restored is None:
         x = run.x
         r = subtract(run.y, A @ x) if run.started else run.y

@@ -8,6 +8,7 @@ state it needs, is the solver's own business.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -129,6 +130,7 @@ class Run:
                 writes=arrays.is_first_process(first(self.y)),
                 settings=dict(settings or {}),
             )
+            self._together(self._checkpoints.prepare)
             if resume is not None:
                 self._restore(resume)
         self._bar = controls.bar(progress, name, self.limit, self.iteration)
@@ -158,13 +160,23 @@ class Run:
             count = next(due, count)
         return count
 
-    def keeps(self, **spaces: AnySpace) -> None:
+    def keeps(self, **spaces: AnySpace | None) -> None:
         """Say in which space each element of the state lives: files hold it whole, of the real
-        shape, and what was restored is put where the solve has it."""
-        self._kept = spaces
-        if self.restored is not None:
-            for name, space in spaces.items():
-                self.restored[name] = space.put(self.restored[name])
+        shape, and what was restored is put where the solve has it. None: numbers of the host."""
+        self._kept = {name: space for name, space in spaces.items() if space is not None}
+        if self.restored is None:
+            return
+        if set(self.restored) != set(spaces):
+            raise CheckpointError(
+                f"{self._restored_from} is damaged: it holds the state "
+                f"{', '.join(sorted(self.restored))}, the solve has {', '.join(sorted(spaces))}"
+            )
+        for name, space in self._kept.items():
+            try:
+                space.check_shape(self.restored[name], name)
+            except (TypeError, ValueError) as error:
+                raise CheckpointError(f"{self._restored_from} is damaged: {error}") from error
+            self.restored[name] = space.put(self.restored[name])
 
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
@@ -270,16 +282,22 @@ class Run:
             name: self._kept[name].gather(value) if name in self._kept else value
             for name, value in state().items()
         }
+        save = functools.partial(
+            self._checkpoints.save,
+            self.iteration,
+            whole,
+            history=[row.tolist() for row in self.history],
+            histories=self.histories,
+            ended=[[list(index), *end] for index, end in self._reasons.items()],
+            tolerances=self._tolerances,
+        )
+        self._together(save)
+
+    def _together(self, writing: Callable[[], None]) -> None:
+        """Write, or raise on all ranks where the one that writes fails."""
         failure: Exception | None = None
         try:
-            self._checkpoints.save(
-                self.iteration,
-                whole,
-                history=[row.tolist() for row in self.history],
-                histories=self.histories,
-                ended=[[list(index), *end] for index, end in self._reasons.items()],
-                tolerances=self._tolerances,
-            )
+            writing()
         except Exception as error:
             failure = error
         said = [text for text in arrays.told_to_all(first(self.y), failure) if text]
@@ -299,11 +317,20 @@ class Run:
         self.restored = saved.state
         self.iteration = saved.iteration
         self._saved_at = saved.iteration
-        self.history = [np.asarray(row, np.float64) for row in saved.history]
+        self._restored_from = saved.path
         self.histories = {name: list(values) for name, values in saved.histories.items()}
+        try:
+            self.history = [
+                np.asarray(row, np.float64).reshape(self.batch) for row in saved.history
+            ]
+            ended = [(_only(self.batch, i), why, bool(met)) for i, why, met in saved.ended]
+        except (TypeError, ValueError, IndexError) as error:
+            raise CheckpointError(
+                f"{saved.path} is damaged: its history is none of this solve ({error})"
+            ) from error
         if saved.tolerances == self._tolerances:
-            for index, reason, converged in saved.ended:
-                self.stop(_only(self.batch, index), reason, converged)
+            for members, reason, converged in ended:
+                self.stop(members, reason, converged)
 
 
 def _only(batch: tuple[int, ...], index: list[int]) -> np.ndarray:

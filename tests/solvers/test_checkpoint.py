@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import pytest
 import linops as lo
 from linops.errors import CheckpointError
 from linops.functionals import QGGMRF
-from solvers import cgls, sirt, tv, vcd
+from solvers import cgls, sirt, step_files, tv, vcd
 
 from .system import Counting, golden_data, golden_matrix, golden_operator, to
 
@@ -108,6 +110,14 @@ def test_interval_retention_and_the_last_step(tmp_path):
     assert sorted(os.listdir(tmp_path / "a")) == ["step-000003", "step-000006", "step-000007"]
     sirt(A, y, iterations=7, checkpoint_directory=tmp_path / "b", keep=2)
     assert sorted(os.listdir(tmp_path / "b")) == ["step-000006", "step-000007"]
+    # Of runs before this one too; steps of other solves stay.
+    for n in (1, 2, 3, 4):
+        resume = tmp_path / "d" if n > 1 else None
+        cgls(A, y, iterations=3 * n, checkpoint_directory=tmp_path / "d", resume=resume, keep=2)
+        assert len(os.listdir(tmp_path / "d")) == 2
+    assert sorted(os.listdir(tmp_path / "d")) == ["step-000011", "step-000012"]
+    sirt(A, y, iterations=9, checkpoint_directory=tmp_path / "d", keep=1)
+    assert sorted(os.listdir(tmp_path / "d")) == ["step-000009", "step-000011", "step-000012"]
     sirt(
         A,
         y,
@@ -210,6 +220,13 @@ def test_functions_enter_by_what_they_do(name, tmp_path):
         "escape",
         "pickle",
         "nothing",
+        "deep",
+        "history",
+        "state renamed",
+        "iteration of another step",
+        "huge header",
+        "bit in a header",
+        "another array",
     ],
 )
 def test_damage_is_found_and_named(damage, tmp_path):
@@ -239,6 +256,28 @@ def test_damage_is_found_and_named(damage, tmp_path):
         metadata.write_text("{")
     elif damage == "nothing":
         metadata.write_text("{}")
+    elif damage == "deep":
+        metadata.write_text("[" * 200000)
+    elif damage == "history":  # one bit of a digit
+        text = metadata.read_text()
+        k = next(i for i in range(text.index('"history"') + 10, len(text)) if text[i].isdigit())
+        metadata.write_text(text[:k] + chr(ord(text[k]) ^ 1) + text[k + 1 :])
+    elif damage == "state renamed":
+        content["state"]["z"] = content["state"].pop("x")
+        metadata.write_text(json.dumps(content))
+    elif damage == "iteration of another step":
+        (tmp_path / "step-000002").rename(tmp_path / "step-000004")
+        folder = tmp_path / "step-000004" / "rank-00000"
+        array, metadata = folder / "p.npy", folder / "metadata.json"
+    elif damage == "huge header":  # 80 TB
+        array.write_bytes(raw.replace(b"(6,), }" + b" " * 13, b"(60000000000000,), }"))
+        named = "p.npy"
+    elif damage == "bit in a header":
+        array.write_bytes(raw.replace(b"'shape': (", b"'shape': ", 1).replace(b", }", b"(, }", 1))
+        named = "p.npy"
+    elif damage == "another array":
+        (folder / "p.npy").write_bytes((folder / "x.npy").read_bytes())
+        named = "p.npy"
     else:
         if damage == "null spec":
             content["state"]["x"] = None
@@ -251,8 +290,28 @@ def test_damage_is_found_and_named(damage, tmp_path):
         elif damage == "escape":
             content["state"]["x"]["arrays"][0]["file"] = "../../step-000001/rank-00000/x"
         metadata.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=named.replace(".", r"\.")):
+    with pytest.raises(CheckpointError) as caught:
         cgls(golden_operator(), golden_data(), iterations=5, resume=tmp_path)
+    assert str(folder / named) in str(caught.value)
+
+
+def test_what_a_step_holds_is_what_its_solver_keeps(tmp_path):
+    A, y = golden_operator(), golden_data()
+    cgls(A, y, iterations=2, checkpoint_directory=tmp_path)
+    folder = tmp_path / "step-000002" / "rank-00000"
+    metadata, source = step_files.parsed(folder)
+    for change, said in (
+        (lambda m: m["state"].pop("p"), "it holds the state g, r, x, the solve has g, p, r, x"),
+        (lambda m: m["history"].__setitem__(1, "a"), "history is none of this solve"),
+        (lambda m: m.update(ended=[[[9], "x", True]]), "history is none of this solve"),
+        (lambda m: m["state"].update(r=m["state"]["x"]), "expects \\(15,\\)"),
+    ):
+        edited = json.loads(json.dumps(metadata))
+        change(edited)
+        source.write_text(json.dumps(edited | {"digest": step_files._digest(edited)}))
+        with pytest.raises(CheckpointError, match=said) as caught:
+            cgls(A, y, iterations=5, resume=tmp_path)
+        assert str(folder) in str(caught.value)
 
 
 def test_incomplete_steps_do_not_exist(tmp_path):
@@ -262,6 +321,10 @@ def test_incomplete_steps_do_not_exist(tmp_path):
     (tmp_path / "step-000003" / "rank-00000" / "metadata.json").unlink()
     resumed = cgls(golden_operator(), golden_data(), iterations=2, resume=tmp_path)
     assert resumed.iterations == 2
+    # The next run into the folder takes its place.
+    cgls(golden_operator(), golden_data(), iterations=4, resume=tmp_path,
+         checkpoint_directory=tmp_path)  # fmt: skip
+    assert sorted(os.listdir(tmp_path)) == [f"step-{k:06d}" for k in (1, 2, 3, 4)]
 
 
 def test_a_failing_write_publishes_nothing(tmp_path, monkeypatch):
@@ -276,12 +339,89 @@ def test_a_failing_write_publishes_nothing(tmp_path, monkeypatch):
         np.lib.format.write_array(file, array)
 
     monkeypatch.setattr(np, "save", failing)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"step-000002 could not be written: no space"):
         cgls(A, y, iterations=3, checkpoint_directory=tmp_path)
     monkeypatch.undo()
     resumed = cgls(A, y, iterations=4, resume=tmp_path)
     assert resumed.residual_history == cgls(A, y, iterations=4).residual_history
-    assert not list(tmp_path.rglob("step-000002/**/metadata.json"))
+    assert os.listdir(tmp_path) == ["step-000001"]
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(file, array, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="step-000001") as caught:
+        cgls(golden_operator(), golden_data(), iterations=3, checkpoint_directory=tmp_path)
+    assert caught.value.errno == errno.ENOSPC and not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["a file", "in a file", "no rights"])
+def test_a_folder_that_cannot_be_written_is_told_before_any_product(place, tmp_path, monkeypatch):
+    A, root = Counting(golden_matrix()), tmp_path / "steps"
+    if place == "a file":
+        root.write_text("mine")
+    elif place == "in a file":
+        root.write_text("mine")
+        root = root / "deeper"
+    else:
+        make = Path.mkdir
+
+        def forbidden(path, *args, **options):
+            if path.parent == root:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            make(path, *args, **options)
+
+        monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(CheckpointError, match="cannot be written") as caught:
+        cgls(A, golden_data(), iterations=3, checkpoint_directory=root)
+    assert str(root) in str(caught.value) and A.calls == {"forward": 0, "adjoint": 0}
+
+
+def test_a_solve_killed_while_it_saves_goes_on_into_the_same_folder(tmp_path):
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        import numpy as np
+        import linops as lo
+        from solvers import cgls, sirt, tv, vcd
+
+        A = lo.Matrix(np.random.default_rng(0).random((15, 6)), domain=lo.Space(6, "float64"))
+        y, save = A @ np.arange(6.0), np.save
+        solvers = {
+            "cgls": cgls, "sirt": sirt, "vcd": vcd,
+            "adam": lambda *a, **o: tv(*a, weight=0.1, learning_rate=0.1, **o),
+            "pdhg": lambda *a, **o: tv(*a, weight=0.1, method="pdhg", **o),
+        }
+
+        def die(*arguments, **options):
+            save(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        for name, solve in solvers.items():
+            root = Path(sys.argv[1], name)
+            if not (child := os.fork()):
+                armed = lambda k, *_: setattr(np, "save", die) if k == 3 else None
+                solve(A, y, iterations=8, checkpoint_directory=root, callback=armed)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL, name
+            left = sorted(p.name for p in root.iterdir())
+            assert len(left) == 4 and left[1:] == [f"step-{k:06d}" for k in (1, 2, 3)], left
+            found = solve(A, y, iterations=8, checkpoint_directory=root, resume=root)
+            assert np.array_equal(found.solution, solve(A, y, iterations=8).solution), name
+            names = sorted(p.name for p in root.iterdir())
+            assert names == [f"step-{k:06d}" for k in range(1, 9)], names
+        """
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env=dict(os.environ, PYTHONPATH=os.getcwd()),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_an_exception_in_a_callback_keeps_the_step(tmp_path):
