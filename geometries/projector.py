@@ -6,13 +6,14 @@ checks of a scan from `geometries/admission.py`, the numbers from `geometries/ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from geometries.admission import admit
 from geometries.beams import Beam
+from geometries.carried import Carried, Outline, carried
 from geometries.grid import Grid
 from geometries.selection import Choice, chosen, followed, frames_of, untracked
 from geometries.trajectory import Trajectory, chosen_views
@@ -24,6 +25,7 @@ from linops.errors import GeometryError
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.space import Space
+from linops.transforms.pytree import unpacked
 
 __all__ = ["Projector"]
 
@@ -119,7 +121,7 @@ class Projector(LinearOperator):
 
     def _set_up(
         self,
-        geometry: Beam | Trajectory,
+        geometry: Any,
         grid: Grid,
         choice: Choice,
         precision: Precision,
@@ -148,13 +150,25 @@ class Projector(LinearOperator):
             name="Projector",
             tags=("nonnegative",),
         )
-        self.geometry, self.grid, self._choice = geometry, grid, choice
+        self.__dict__["geometry"] = geometry
+        self.grid, self._choice = grid, choice
         self.offsets, self.heights = cells
         self.frames = arrays.snapshot(frames)
         self.window = arrays.snapshot(window)
         self._twin = twin
 
     # --- what was selected -----------------------------------------------------------------
+
+    @property
+    def geometry(self) -> Beam | Trajectory:
+        """The scan, of which a block keeps the whole."""
+        held = self._seen
+        return held.geometry if isinstance(held, Carried) else held
+
+    @property
+    def _seen(self) -> Any:
+        """The geometry as far as its kind, its count of views and its detector, no numbers read."""
+        return self.__dict__["geometry"]
 
     @property
     def model(self) -> str:
@@ -192,10 +206,45 @@ class Projector(LinearOperator):
     @property
     def _likeness(self) -> Any:
         """What of the geometry is not in the frames, as far as compiled code reads it."""
-        detector = self.geometry.detector
-        if self.backend != "numba" or detector.parameters or detector.surface is not None:
-            return self.geometry
-        return self.geometry.kind, self.geometry.views, detector
+        seen = self._seen
+        if self.backend != "numba" or self._twin is not None or isinstance(seen, Outline):
+            return seen
+        return Outline(seen.kind, seen.views, seen.detector.host)
+
+    def _data_and_static(self) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
+        data, static = super()._data_and_static()
+        seen = self._seen
+        if isinstance(seen, Carried):
+            outline, parts = seen.outline, seen.parts
+        else:
+            whole = seen.views == self.frames.shape[0] and not arrays.is_traced(self.window)
+            whole = whole and np.asarray(self.window)[:2].tolist() == [0, seen.views]
+            found = None if isinstance(seen, Outline) else carried(seen, whole)
+            if found is None:
+                return data, static
+            outline, parts = found
+            if self.backend == "numba":
+                # Compiled code reads the bits of frames on the host, whatever library has them.
+                data["frames"] = np.asarray(arrays.to_numpy(self.frames), np.float64)
+        data["geometry"] = parts
+        kept = ((name, outline if name == "geometry" else value) for name, value in static)
+        return data, tuple(kept)
+
+    @classmethod
+    def _of_data(
+        cls, static: tuple[tuple[str, Hashable], ...], data: Mapping[str, Any], name: str
+    ) -> Any:
+        parts = dict(data)
+        found = parts.pop("geometry", None)
+        bits = parts["frames"]
+        if arrays.is_jax(bits) and not arrays.is_traced(bits) and str(bits.dtype) == "uint32":
+            # What a jitted function returns, in numbers again.
+            parts["frames"] = unpacked(arrays.to_numpy(bits), np.dtype("float64"))
+        made = super()._of_data(static, parts, name)
+        if found is not None:
+            outline: Any = made.__dict__["geometry"]
+            made.__dict__["geometry"] = Carried(outline, found, parts["frames"])
+        return made
 
     @property
     def _kernel(self) -> str:
@@ -286,7 +335,7 @@ class Projector(LinearOperator):
                 voxels[position] = count
         twin = None if self._twin is None else self._twin._block(axis, start, stop, padded)
         return _made(
-            self.geometry, self.grid, self._choice, self.precision, frames,
+            self._seen, self.grid, self._choice, self.precision, frames,
             (offsets, self.heights), window, (views, *cells), tuple(voxels), twin,
         )  # fmt: skip
 
@@ -303,7 +352,7 @@ class Projector(LinearOperator):
             # traced window leaves open.
             known = not arrays.is_traced(self.window)
             real = known and np.asarray(self.window)[:2].tolist() == [0, self.codomain.shape[0]]
-            whole = whole and real and self.codomain.shape[1:] == self.geometry.detector.shape
+            whole = whole and real and self.codomain.shape[1:] == self._seen.detector.shape
         if axes != tuple(range(dims))[-2:] or not whole or self._kernel == "sampled":
             return None
         return ProjectorColumns(self, index)
@@ -327,7 +376,7 @@ class Projector(LinearOperator):
         if self.backend != "portable" or (self.memory is not None and self.memory <= memory):
             return self
         return _made(
-            self.geometry, self.grid, self._choice._replace(memory=max(1, int(memory))),
+            self._seen, self.grid, self._choice._replace(memory=max(1, int(memory))),
             self.precision, self.frames, (self.offsets, self.heights), self.window,
             self.codomain.shape, self.domain.shape,
         )  # fmt: skip

@@ -139,7 +139,14 @@ def distances(
 
 
 def refuse_gradient(value: Any, name: str) -> None:
-    """Raise where a derivative is being recorded through a geometry argument."""
+    """Raise where a geometry argument is traced, or a derivative is recorded through it."""
+    if arrays.is_traced(value):
+        raise GeometryError(
+            f"{name} is traced by JAX, so its values are unknown; analytic reconstruction takes "
+            "its geometry as fixed: make fbp_operator(A) outside and pass that, or let the jitted "
+            "function close over A. Derivatives in the geometry are those of "
+            "Projector.geometry_operator"
+        )
     if arrays.is_array(value) and arrays.requires_gradient(value):
         raise GeometryError(
             f"{name} requires a gradient; analytic reconstruction takes its geometry as fixed. "

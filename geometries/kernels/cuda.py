@@ -61,17 +61,17 @@ class CudaRunner:
         if not available():
             raise RuntimeError("no CUDA device that Numba can use; take backend='auto'")
         frames = np.asarray(projector.frames, np.float64)
-        geometry, grid = projector.geometry, projector.grid
+        seen, grid = projector._seen, projector.grid
         window = [int(n) for n in np.asarray(projector.window)]
         numbers = np.arange(projector.codomain.shape[0])
         numbers[: window[0]] = -1
         numbers[window[1] :] = -1
         self._flat = grid.dims == 2
         if self._flat:
-            scan = _solid(geometry, frames, grid)
+            scan = _solid(seen, frames, grid)
             first = [0, window[3], window[4], 0, window[2]]
         else:
-            scan = VolumeScan.from_frames(geometry.kind, frames, geometry.detector.host, grid)
+            scan = VolumeScan.from_frames(seen.kind, frames, seen.detector.host, grid)
             first = [window[4], window[5], window[6], window[2], window[3]]
         self._dtype = projector.domain.dtype
         self._cells, self._rays = projector.domain.shape, projector.codomain.shape

@@ -12,13 +12,12 @@ the size of a scan (`geometries/kernels/portable_memory.py`). Which cells a ray 
 
 from __future__ import annotations
 
-import functools
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from geometries.kernels import portable_footprint
+from geometries.kernels.portable_calls import run
 from geometries.kernels.portable_models import MODELS, Pieces
 from geometries.kernels.portable_rays import Box, Rays, arange, meets, rays_of
 from geometries.kernels.portable_scan import Scan, Setup, scan_of, setup_of
@@ -123,13 +122,6 @@ def _adjoint(setup: Setup, scan: Scan, y: Array) -> Array:
 def squares(setup: Setup, scan: Scan, y: Array) -> Array:
     """`sum_i y_i a_ij^2`: the adjoint with squared weights."""
     return scattered(setup, scan, y, lambda number, pieces: pieces.weights * pieces.weights)
-
-
-def run(function: Callable[..., Any], setup: Setup, like: Array, *operands: Any) -> Any:
-    """`function(setup, *operands)`; in JAX compiled, once for each setup and shape."""
-    if arrays.is_jax(like):
-        return _jitted(function, setup)(*operands)
-    return function(setup, *operands)
 
 
 def batches(setup: Setup) -> int:
@@ -269,9 +261,3 @@ def _follows(part: Array, x: Array) -> bool:
     # What JAX carries as bits is no number to differentiate in.
     traced = arrays.is_traced(part) and arrays.dtype_of(part).kind == "f"
     return traced or (arrays.is_torch(x) and recording(part))
-
-
-@functools.cache
-def _jitted(function: Callable[..., Any], setup: Setup) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = sys.modules["jax"].jit(functools.partial(function, setup))
-    return compiled

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from geometries.kernels.portable_calls import run
 from geometries.kernels.portable_rays import arange
 from geometries.kernels.portable_views import Numbers, Scan, numbers_of, scan_of
 from linops import arrays
@@ -41,8 +42,8 @@ def project(projector: Projector, x: Array, adjoint: bool) -> Array:
     batch = tuple(x.shape)[: x.ndim - len(source)]
     width = source[-1] if adjoint else source[-1] * source[-2]
     flat = xp.reshape(x, (math.prod(batch), *_solid(source, adjoint), width))
-    move = _adjoint if adjoint else _forward
-    return xp.reshape(move(scan, numbers, flat, lambda weights: weights), (*batch, *target))
+    found = run(_adjoint if adjoint else _forward, scan, flat, numbers, flat)
+    return xp.reshape(found, (*batch, *target))
 
 
 def gram_diagonal(projector: Projector, weights: Array) -> Array:
@@ -51,7 +52,7 @@ def gram_diagonal(projector: Projector, weights: Array) -> Array:
     scan, numbers = scan_of(projector), numbers_of(projector, weights)
     shape = projector.codomain.shape
     flat = xp.reshape(weights, (1, *_solid(shape, True), shape[-1]))
-    found = _adjoint(scan, numbers, flat, lambda part: part * part)
+    found = run(_squares, scan, flat, numbers, flat)
     return xp.reshape(found, projector.domain.shape)
 
 
@@ -71,7 +72,7 @@ class _Weights(NamedTuple):
     row: Array | None  # (N, nz, R): local row, plus N's number times rows
 
 
-def _forward(scan: Scan, numbers: Numbers, x: Array, change: Callable[[Array], Array]) -> Array:
+def _forward(scan: Scan, numbers: Numbers, x: Array) -> Array:
     """`x` (B, nz, ny nx) to (B, views, rows, cols)."""
     xp = arrays.namespace(x)
     views, rows, cols = scan.cells
@@ -81,7 +82,7 @@ def _forward(scan: Scan, numbers: Numbers, x: Array, change: Callable[[Array], A
     def of_view(view: Any) -> Array:
         def add(number: Any, sums: Array) -> Array:
             voxel, inside = _voxels(scan, number, count, numbers)
-            weights = _weights(scan, numbers, view, voxel, inside, x, change)
+            weights = _weights(scan, numbers, view, voxel, inside, x, _same)
             part = xp.take(volume, voxel, axis=1)  # (B, N, nz)
             if weights.rows is None:
                 lines = arrays.take_last(part, _slices(scan, numbers))
@@ -105,7 +106,21 @@ def _forward(scan: Scan, numbers: Numbers, x: Array, change: Callable[[Array], A
     return xp.permute_dims(arrays.mapped(views, of_view, x), (1, 0, 2, 3))
 
 
-def _adjoint(scan: Scan, numbers: Numbers, y: Array, change: Callable[[Array], Array]) -> Array:
+def _squares(scan: Scan, numbers: Numbers, y: Array) -> Array:
+    return _adjoint(scan, numbers, y, _squared)
+
+
+def _same(weights: Array) -> Array:
+    return weights
+
+
+def _squared(weights: Array) -> Array:
+    return weights * weights
+
+
+def _adjoint(
+    scan: Scan, numbers: Numbers, y: Array, change: Callable[[Array], Array] = _same
+) -> Array:
     """`y` (B, views, rows, cols) to (B, nz, ny nx)."""
     xp = arrays.namespace(y)
     slices, lines, across = scan.local

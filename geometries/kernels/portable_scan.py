@@ -80,12 +80,12 @@ def setup_of(projector: Projector, like: Array, slopes: bool = False) -> Setup:
     grid, voxels = projector.grid, projector.domain.shape
     rays = projector.codomain.size
     return Setup(
-        projector.geometry.kind == "parallel",
+        projector._seen.kind == "parallel",
         projector.model,
         grid.shape,
         grid.spacing,
         grid.center,
-        projector.geometry.detector.shape,
+        projector._seen.detector.shape,
         voxels,
         projector.codomain.shape,
         *division(rays, projector.model, voxels, like, projector.memory, slopes),
@@ -122,10 +122,13 @@ def cell_offsets(trajectory: Trajectory) -> tuple[Array, Array]:
     `(views, rows, cols, 3)` and zeros.
     """
     detector = trajectory.detector
-    surface = detector.surface
-    if surface is not None:
+    if detector.surface is not None:
         offsets = surface_offsets(detector, trajectory.views)
         return offsets, np.zeros((1, *detector.shape)[-2])
+    return _plain_offsets(detector)
+
+
+def _plain_offsets(detector: Detector) -> tuple[Array, Array]:
     along, depth = arrays.unify(*detector.column_offsets())
     xp = arrays.namespace(along)
     offsets = xp.stack([along, xp.zeros_like(along), depth], axis=-1)
@@ -213,9 +216,9 @@ def windowed(
 
 
 def _host_offsets(projector: Projector) -> tuple[np.ndarray, np.ndarray]:
-    detector = projector.geometry.detector.host
+    detector = projector._seen.detector.host
     if detector.surface is None:
-        return cell_offsets(projector.geometry.trajectory.host)
+        return _plain_offsets(detector)
     frames = np.asarray(projector.frames)
     count = int(frames[0, -1, 1]) if len(frames) else 0
     offsets = detector.surface.on_host(detector, frames[:, -1, 0].astype(np.int64), count)

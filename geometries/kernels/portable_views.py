@@ -57,7 +57,7 @@ def scan_of(projector: Projector) -> Scan:
         return found
     from geometries.selection import followed, frames_of
 
-    geometry, grid = projector.geometry, projector.grid
+    seen, grid = projector._seen, projector.grid
     flat = grid.dims == 2
     shift: int | None = 0 if flat else None
     reach = tall = None
@@ -65,18 +65,18 @@ def scan_of(projector: Projector) -> Scan:
     if projector._kernel == "aligned rows":
         shift = 0
     # Where frames are traced, they may be those of another scan than `geometry`.
-    if not (followed(geometry.trajectory) or arrays.is_traced(projector.frames)):
-        host = geometry.trajectory.host
-        parts = geometry.kind, np.asarray(frames_of(host)), host.detector, grid
+    if not (arrays.is_traced(projector.frames) or followed(projector.geometry.trajectory)):
+        host = projector.geometry.trajectory.host
+        parts = seen.kind, np.asarray(frames_of(host)), host.detector, grid
         whole = embedded(*parts) if flat else VolumeScan.from_frames(*parts)
         if projector._kernel == "aligned":
             shift = aligned_shift(whole) if whole.views else 0
         reach, tall = _reach(whole, box)
     cells, voxels = projector.codomain.shape, projector.domain.shape
-    detector = geometry.detector.shape
+    detector = seen.detector.shape
     found = Scan(
-        geometry.kind != "parallel",
-        geometry.detector.curvature is not None,
+        seen.kind != "parallel",
+        seen.detector.curvature is not None,
         box,
         shift,
         (1, *grid.shape)[-3:],
@@ -100,7 +100,7 @@ def numbers_of(projector: Projector, like: Array) -> Numbers:
     frames = arrays.convert(arrays.cast(frames, wide), like)
     xp = arrays.namespace(frames)
     parts = [frames[:, k, :] for k in range(frames.shape[1])]
-    grid, detector = projector.grid, projector.geometry.detector
+    grid, detector = projector.grid, projector._seen.detector
     pitch, offset = _sampling(projector, frames)
     if grid.dims == 2:
         zero, one = xp.zeros_like(frames[:, 0, :1]), xp.ones_like(frames[:, 0, :1])
@@ -120,7 +120,7 @@ def numbers_of(projector: Projector, like: Array) -> Numbers:
         0.5 * (n - 1) - o / p
         for n, o, p in zip((1, *detector.shape)[-2:], offset, pitch, strict=True)
     ]
-    make = _parallel if projector.geometry.kind == "parallel" else _diverging
+    make = _parallel if projector._seen.kind == "parallel" else _diverging
     flat = detector.curvature is None
     columns, rows = make(first, centers, u, v, start, spacing, pitch, middles, flat)
     real = (view >= window[0]) & (view < window[1])
@@ -156,7 +156,7 @@ def _reach(scan: VolumeScan, box: bool) -> tuple[int, int]:
 
 def _sampling(projector: Projector, like: Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Pitch and offset of the detector along rows and columns, (v, u); numbers or 0-d arrays."""
-    detector = projector.geometry.detector
+    detector = projector._seen.detector
     if projector.offsets is None or not detector.parameters:
         host = detector.host
         return (1.0, *host.pitch)[-2:], (0.0, *host.offset)[-2:]

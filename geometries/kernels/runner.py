@@ -52,9 +52,9 @@ class PlanarRunner:
 
     def __init__(self, projector: Projector, kernel: Any = None) -> None:
         self._kernel = import_module("geometries.kernels.planar") if kernel is None else kernel
-        grid, detector = projector.grid, projector.geometry.detector.host
+        grid, detector = projector.grid, projector._seen.detector.host
         frames = np.asarray(projector.frames)
-        parallel = projector.geometry.kind == "parallel"
+        parallel = projector._seen.kind == "parallel"
         unused = np.zeros_like(frames[:, 0])
         points = None
         if detector.surface is not None:
@@ -145,9 +145,9 @@ class VolumeRunner:
     """
 
     def __init__(self, projector: Projector, kernel: Any = None) -> None:
-        grid, detector = projector.grid, projector.geometry.detector.host
+        grid, detector = projector.grid, projector._seen.detector.host
         self._scan = VolumeScan.from_frames(
-            projector.geometry.kind, np.asarray(projector.frames), detector, grid
+            projector._seen.kind, np.asarray(projector.frames), detector, grid
         )
         if kernel is None:
             kernel = _kernel_of(projector.model, projector._kernel, self._scan)
@@ -298,8 +298,8 @@ def _footprint(projector: Projector) -> PlanarRunner | VolumeRunner:
     from geometries.kernels.footprint_image import PlanarFootprint
     from geometries.kernels.footprint_views import embedded
 
-    kind, frames = projector.geometry.kind, np.asarray(projector.frames)
-    detector, grid = projector.geometry.detector.host, projector.grid
+    kind, frames = projector._seen.kind, np.asarray(projector.frames)
+    detector, grid = projector._seen.detector.host, projector.grid
     box = projector.profile == "box"
     if grid.dims == 2:
         scan = embedded(kind, frames, detector, grid)

@@ -91,9 +91,7 @@ def rebuilt(
     """An operator from its attributes, past `__init__`: `data` may hold anything."""
     operator = object.__new__(cls)
     for key, value in static:
-        if isinstance(value, (_Held, _Alike)):
-            value = value.array if isinstance(value, _Held) else value.value
-        operator.__dict__[key] = value
+        operator.__dict__[key] = value.array if isinstance(value, _Held) else value
     # What is put in the place of an array stays a child, whatever it is.
     operator.__dict__.update(data, name=name, _frozen=True, _children=frozenset(data))
     return operator
@@ -159,8 +157,8 @@ def skeleton(
     """`operator` without the arrays for which `left_out` is true, and these arrays.
 
     Other arrays stay in the skeleton and compare by identity. `pack` is applied to the tables in
-    `_host_arrays` of a class. `alike`: attributes in `_alike` of a class are compared as it says;
-    only for programs that run hooks of the operator and nothing else.
+    `_host_arrays` of a class. `alike`: attributes in `_alike` of a class are left as it says, so
+    that an operator made of the skeleton has its hooks and nothing else.
     """
     taken: list[Array] = []
 
@@ -185,7 +183,7 @@ def skeleton(
         if alike:
             like = type(node)._alike
             static = tuple(
-                (name, _Alike(value, getattr(node, like[name])) if name in like else value)
+                (name, getattr(node, like[name]) if name in like else value)
                 for name, value in static
             )
         parts = tuple((name, part(value)) for name, value in data.items())
@@ -224,21 +222,6 @@ class _Held:
 
     def __hash__(self) -> int:
         return id(self.array)
-
-
-class _Alike:
-    """A static attribute that others with an equal key can stand for."""
-
-    __slots__ = ("key", "value")
-
-    def __init__(self, value: Any, key: Hashable) -> None:
-        self.value, self.key = value, key
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alike) and other.key == self.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 def _slots(part: Any) -> int:

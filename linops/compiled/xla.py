@@ -126,10 +126,14 @@ def attended(devices: Sequence[Any]) -> Iterator[None]:
 
 
 _KEPT = 16  # operators, with their set-up, that are kept for one structure
+_STRUCTURES = 64  # structures for which any are kept
 _Kept = dict[tuple[bytes, ...], Any]
 _operators: dict[Skeleton, _Kept] = {}
+_filled: dict[int, _Kept] = {}  # those with operators, the one that was added to last at the end
+_keeping = threading.Lock()
 _numbers = itertools.count()
 _registering = threading.Lock()
+# One entry a structure, as in JAX's own caches: programs that JAX has compiled hold the number.
 _programs: dict[int, tuple[_Kernel, bool]] = {}
 _by_structure: dict[Any, _Kernel] = {}
 
@@ -145,16 +149,22 @@ def _made(structure: Skeleton, leaves: Iterator[np.ndarray], kept: _Kept | None 
     found = kept.get(key)
     if found is None:
         found = structure.build((leaf.copy() for leaf in own), unpacked, _made)
-        while len(kept) >= _KEPT:
-            kept.pop(next(iter(kept)), None)
-        kept[key] = found
+        with _keeping:
+            while len(kept) >= _KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = found
+            _filled.pop(id(kept), None)
+            _filled[id(kept)] = kept
+            while len(_filled) > _STRUCTURES:
+                _filled.pop(next(iter(_filled))).clear()
     return found
 
 
 def _program(operator: Any) -> tuple[_Kernel, tuple[Array, ...]]:
     found = operator.__dict__.get("_cache_kernel")
     if found is None:
-        structure, leaves = skeleton(operator, lambda _: True, functools.partial(_packed, operator))
+        packing = functools.partial(_packed, operator)
+        structure, leaves = skeleton(operator, lambda _: True, packing, alike=True)
         program = _by_structure.get(structure)
         if program is None:
             program = _Kernel(structure, operator.domain, operator.codomain, operator._host_orders)
