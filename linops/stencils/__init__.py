@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from linops.stencils.extension import Extension
 from linops.stencils.gradient import Gradient
+from linops.stencils.halo_kernel import halo_kernel, halo_widths
+from linops.stencils.kernel_derivatives import differentiable, with_adjoint
 from linops.stencils.laplacian import Laplacian
 from linops.stencils.stencil import Stencil
 
-__all__ = ["Extension", "Gradient", "Laplacian", "Stencil"]
+__all__ = [
+    "Extension",
+    "Gradient",
+    "Laplacian",
+    "Stencil",
+    "differentiable",
+    "halo_kernel",
+    "halo_widths",
+    "with_adjoint",
+]
