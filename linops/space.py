@@ -218,6 +218,10 @@ class Space:
         """`x` itself; a placed space puts it on its devices."""
         return x
 
+    def adopt(self, x: Array) -> Array:
+        """`put` of an array that its maker gives away: the memory may be shared."""
+        return x
+
     def lives_apart(self, x: Array) -> bool:
         """Whether `x` lies on the devices of a placed space, apart from plain arrays."""
         return False
@@ -325,6 +329,10 @@ class ProductSpace:
     def put(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """Every member put where it lives."""
         return tuple(space.put(part) for space, part in zip(self.spaces, x, strict=True))
+
+    def adopt(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Every member put where it lives, given away by its maker."""
+        return tuple(space.adopt(part) for space, part in zip(self.spaces, x, strict=True))
 
     def gather(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """Every member as a plain array."""

@@ -78,6 +78,10 @@ class Lowered(LinearOperator):
         return family(self.plan.devices[0]) == "jax"
 
     @property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return family(self.plan.devices[0]) == "threads" and self.plan.operator._aliases
+
+    @property
     def local(self) -> Any:
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
@@ -182,6 +186,10 @@ class LoweredOperator(Operator):
         return self._engine_given or engine_of(self.plan)
 
     @property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        return family(self.plan.devices[0]) == "threads" and self.plan.operator._aliases
+
+    @property
     def local(self) -> Any:
         """The same operator on this rank's parts, for `torch.func`."""
         return self._engine.local(self)
@@ -252,7 +260,7 @@ class LoweredFunctional(Functional):
         return lower(self.plan.again(made, entries=entries, exits=entries))  # type: ignore[return-value]
 
     def _value(self, x: Any) -> Any:
-        parts = [space.put(part) for space, part in _pairs(x, self.domain)]
+        parts = [space.adopt(part) for space, part in _pairs(x, self.domain)]
         value = _run(self._engine, self.plan.forward, parts)[0]
         if arrays.is_distributed(value) and not _is_placed(x, self.domain):
             return self.plan.codomain_placements[0].gather(value)
@@ -332,7 +340,7 @@ def _put_together(cls: Any, static: Any, data: Any, name: str) -> Any:
 
 def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
     placed = _is_placed(x, source)
-    parts = [space.put(part) for space, part in _pairs(x, source)]
+    parts = [space.adopt(part) for space, part in _pairs(x, source)]
     made = _run(engine, program, parts)
     if not placed:
         like = x[0] if isinstance(x, tuple) else x
@@ -369,8 +377,8 @@ def _gathered(x: Any, space: Any) -> Any:
 
 def _put(x: Any, space: Any) -> Any:
     if isinstance(space, ProductSpace):
-        return tuple(member.put(part) for member, part in _pairs(x, space))
-    return space.put(x)
+        return tuple(member.adopt(part) for member, part in _pairs(x, space))
+    return space.adopt(x)
 
 
 def _states(placements: Sequence[Any]) -> list[States]:

@@ -203,13 +203,22 @@ class Placement:
         Parameters
         ----------
         x
-            An array of the real shape, of any namespace; batch axes in front. One that lives
-            here already is returned as it is.
+            An array of the real shape, of any namespace; batch axes in front. One that was put
+            here already is returned as it is; of any other the memory stays the caller's alone,
+            who may go on writing into it.
 
         Raises
         ------
         PlacementError
             Where the axis has another length.
+        """
+        own = getattr(self.home, "own", None)
+        return self.adopt(x) if own is None else own(self, x, self.adopt(x))
+
+    def adopt(self, x: Array) -> Array:
+        """`put` of an array that nobody writes into while it is used: its memory may be shared.
+
+        For operands of one run, and for arrays that their maker gives away.
         """
         if self.holds(x):
             return taken(self, x)

@@ -62,6 +62,10 @@ class PlacedSpace(Space):
         """`x`, of the real shape, on the devices; one that is there is returned as it is."""
         return self.placement.put(x)
 
+    def adopt(self, x: Array) -> Array:
+        """`put` of an operand of one run, or of an array given away: its memory may be shared."""
+        return self.placement.adopt(x)
+
     def lives_apart(self, x: Array) -> bool:
         """Whether `x` lies on devices that have arrays of their own."""
         return self.placement.home.apart and self.placement.holds(x)
@@ -88,7 +92,7 @@ class PlacedSpace(Space):
         """The numbers of `Space.random`, whatever the number of devices."""
         exemplar = arrays.exemplar(like)
         plain = like if exemplar is None or not self.placement.holds(exemplar) else None
-        return self.put(super().random(seed, plain))
+        return self.adopt(super().random(seed, plain))
 
     def check_shape(self, x: Array, owner: str) -> None:
         """Raise unless `x` is an element, on the devices or plain."""

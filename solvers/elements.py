@@ -79,7 +79,7 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
         elif not arrays.is_jax(part):
             part = arrays.namespace(part).asarray(part, copy=True)
         # What stands in the padding of placed measurements is nobody's data.
-        copies.append(member.cleared(member.put(part)))
+        copies.append(member.cleared(member.adopt(part)))
     return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
 
 

@@ -176,7 +176,7 @@ class Run:
                 space.check_shape(self.restored[name], name)
             except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{self._restored_from} is damaged: {error}") from error
-            self.restored[name] = space.put(self.restored[name])
+            self.restored[name] = space.adopt(self.restored[name])
 
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""

@@ -19,7 +19,11 @@ Term = tuple["Placement", Any, Any, int]
 
 
 class Home(Protocol):
-    """What a kind of devices does with a `Placement`."""
+    """What a kind of devices does with a `Placement`.
+
+    A home whose `put` may share the memory of what it is given has `own(placement, given, put)`
+    too, which returns the same in memory of its own.
+    """
 
     @property
     def apart(self) -> bool:

@@ -117,7 +117,7 @@ class RankMemory:
         """Several inner products, by one exchange where they can."""
         from sharding.homes.torch_reductions import dots
 
-        return dots([(p, p.put(a), p.put(b), ndim) for p, a, b, ndim in terms], host, ordered)
+        return dots([(p, p.adopt(a), p.adopt(b), ndim) for p, a, b, ndim in terms], host, ordered)
 
     def forbid(self, placement: Placement, x: Any) -> None:
         """Raise for a DTensor within `torch.func`."""
