@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from linops.algebra.blocks import extent
+from linops.algebra.blocks import extent, runs_whole
 from linops.operator import LinearOperator, Operator
 from sharding.cost import Machine, leaf_seconds, movement_seconds
 from sharding.graph import Graph, Node
@@ -64,6 +64,8 @@ class Constraint:
         they are copies; None where that is free.
     mirrored
         Whether outputs have the states of the inputs: a self-adjoint operator is its own adjoint.
+    padded
+        Whether blocks must have the padded form: one program serves all devices.
     """
 
     allowed: Callable[[Operator, Option], bool]
@@ -71,6 +73,7 @@ class Constraint:
     exits: tuple[State, ...] | None = None
     ends: Callable[[int], set[int]] | None = None
     mirrored: bool = False
+    padded: bool = False
 
 
 def assign(
@@ -194,7 +197,7 @@ class _Walk:
         else:
             ways = [
                 way
-                for way in options(node.operator, self.n)
+                for way in options(node.operator, self.n, self.constraint.padded)
                 if self.constraint.allowed(node.operator, way)
             ]
         return [way for way in ways if self._fits(position, way)]
@@ -321,7 +324,10 @@ class _Walk:
 
 
 def _share(leaf: Operator, way: Option, n: int) -> float:
-    """Of the whole work, what one of `n` devices does: its planes, and those it computes again."""
+    """Of the whole work, what one of `n` devices does: its planes, and those it computes again;
+    all of it where its block is the default."""
+    if runs_whole(leaf, str(way.cut)):
+        return 1.0
     planes = extent(leaf, str(way.cut))
     own = share_of(planes, n)
     read = [s.padded[0][1] - s.padded[0][0] for s in way.reads if isinstance(s, Windowed)]

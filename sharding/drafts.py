@@ -13,6 +13,7 @@ from linops.errors import PlacementError
 from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
 from sharding.assignment import Assignment, Constraint, assign
+from sharding.devices import family
 from sharding.graph import Graph, flatten
 from sharding.mesh import Mesh
 from sharding.options import Option
@@ -77,6 +78,7 @@ def draft(
             None if exits is None else tuple(states[m] for states in exits),
             partial(request.ends, m, graph) if request.names else None,
             "self_adjoint" in operator.tags,
+            family(mesh.devices[0]) == "jax",
         )
         found = assign(graph, n, decided, constraint, settings.machine)
         if found is None:

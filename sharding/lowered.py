@@ -7,6 +7,7 @@ then the result is gathered on exit. How a program runs is an engine's business
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from types import NoneType
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.algebra.gram import Gram
-from linops.algebra.structure import flatten, rebuilt
+from linops.algebra.structure import flatten, leaves, rebuilt
 from linops.elementary.diagonal import Diagonal
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
@@ -75,7 +76,7 @@ class Lowered(LinearOperator):
 
     @property
     def _binds_itself(self) -> bool:  # type: ignore[override]
-        return family(self.plan.devices[0]) == "jax"
+        return family(self.plan.devices[0]) == "jax" or _is_traced(self.plan)
 
     @property
     def _aliases(self) -> bool:  # type: ignore[override]
@@ -112,10 +113,16 @@ class Lowered(LinearOperator):
         return lower(self.plan.again(base.gram(weights), entries=entries, exits=entries))  # type: ignore[return-value]
 
     def _apply(self, x: Any) -> Any:
+        if _is_traced(self.plan):
+            return self.plan.operator(x)
         return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _apply_adjoint(self, y: Any) -> Any:
         assert self._adjoint_program is not None
+        if _is_traced(self.plan):
+            base = self.plan.operator
+            assert isinstance(base, LinearOperator)
+            return base.H(y)
         return _mapped(y, self.codomain, self.domain, self._adjoint_program, self._engine)
 
     def _make_conjugate(self) -> LinearOperator:
@@ -205,9 +212,13 @@ class LoweredOperator(Operator):
         return _put_together(cls, static, data, name)
 
     def _apply(self, x: Any) -> Any:
+        if _is_traced(self.plan):
+            return self.plan.operator(x)
         return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _jacobian(self, x: Any) -> LinearOperator:
+        if _is_traced(self.plan):
+            return self.plan.operator._jacobian(x)
         parts = [space.put(part) for space, part in _pairs(x, self.domain)]
         engine = self._engine.linearised(self.plan.forward, parts)
         return Lowered(self.plan, engine, reverse(self.plan.forward))
@@ -260,6 +271,8 @@ class LoweredFunctional(Functional):
         return lower(self.plan.again(made, entries=entries, exits=entries))  # type: ignore[return-value]
 
     def _value(self, x: Any) -> Any:
+        if _is_traced(self.plan):
+            return self.base._value(x)
         parts = [space.adopt(part) for space, part in _pairs(x, self.domain)]
         value = _run(self._engine, self.plan.forward, parts)[0]
         if arrays.is_distributed(value) and not _is_placed(x, self.domain):
@@ -336,6 +349,17 @@ def _put_together(cls: Any, static: Any, data: Any, name: str) -> Any:
 
     plan, engine, adjoint = put_together(dict(static)["static"], data["leaves"])
     return cls(plan, engine) if adjoint is None else cls(plan, engine, adjoint)
+
+
+def _is_traced(plan: Plan) -> bool:
+    """Whether JAX traces arrays of an operator planned for workers, which run no traced code: the
+    trace takes the operator itself."""
+    if "jax" not in sys.modules or family(plan.devices[0]) != "threads":
+        return False
+    found = plan.__dict__.get("_traced")
+    if found is None:
+        found = plan.__dict__["_traced"] = any(map(arrays.is_traced, leaves(plan.operator)))
+    return bool(found)
 
 
 def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:

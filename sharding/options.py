@@ -2,7 +2,7 @@
 
 Read off its rule: an aligned axis shards input and output alike, a produced one shards the output
 of a whole input, a contracted one gives partial sums. A leaf may also run whole on every device,
-or, if it is linear, on partial sums.
+or, if it is linear, on partial sums. Where it has no block along an axis, there is no such option.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from linops.algebra.blocks import has_block
 from linops.algebra.relations import positions
 from linops.operator import LinearOperator, Operator
 from linops.rule import Relation
@@ -41,14 +42,14 @@ class Option:
         return self.cut is None and all(state == REPLICATED for state in self.reads)
 
 
-def options(operator: Operator, devices: int) -> tuple[Option, ...]:
-    """All ways in which a leaf runs on `devices` devices."""
+def options(operator: Operator, devices: int, padded: bool = False) -> tuple[Option, ...]:
+    """All ways in which a leaf runs on `devices` devices, `padded` where its blocks must be."""
     ins, outs = len(operator.domain.members), len(operator.codomain.members)
     found = [Option(None, (REPLICATED,) * ins, (REPLICATED,) * outs)]
     if isinstance(operator, LinearOperator):
         found.append(Option(None, (PARTIAL,) * ins, (PARTIAL,) * outs))
     for name in operator.rule.names:
-        option = _cut(operator, name, devices)
+        option = _cut(operator, name, devices, padded)
         if option is not None:
             found.append(option)
     return tuple(found)
@@ -60,13 +61,13 @@ def forbidden(operator: Operator) -> tuple[str, ...]:
     return tuple(name for name in rule.names if rule.relation(name) is Relation.WHOLE)
 
 
-def _cut(operator: Operator, name: str, devices: int) -> Option | None:
+def _cut(operator: Operator, name: str, devices: int, padded: bool) -> Option | None:
     rule = operator.rule
     relation = rule.relation(name)
     left = dict(positions(rule.domain, name))
     right = dict(positions(rule.codomain, name))
     ins, outs = len(operator.domain.members), len(operator.codomain.members)
-    if relation is Relation.WHOLE:
+    if relation is Relation.WHOLE or not has_block(operator, name, padded):
         return None
     if relation is Relation.PRODUCED:
         if len(right) < outs or _extents(operator.codomain, right) is None:

@@ -1,8 +1,8 @@
 """Blocks: an operator on a range of one axis, and the default that serves every operator.
 
-The default extends the input range by zeros, applies the whole operator and crops: right for
-every rule, and priced as such. Leaves that can do better override `_block`; nodes cut their
-parts.
+The default extends the input range, by zeros where the operator is linear, applies the whole
+operator and crops: right for every rule, and priced as such. Leaves that can do better override
+`_block`; nodes cut their parts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops.algebra.relations import named_like, positions
-from linops.elementary.plane_windows import PlaneMask, PlaneWindow
+from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.elementary.planes import Cut, resized
 from linops.elementary.windows import Crop, Pad
 from linops.errors import ShapeError
@@ -19,7 +19,17 @@ from linops.operator import LinearOperator, Operator
 from linops.rule import Member, Relation, Rule
 from linops.space import AnySpace
 
-__all__ = ["axis_name", "block", "crop_outputs", "extent", "extent_of", "weakened"]
+__all__ = [
+    "axis_name",
+    "block",
+    "chained",
+    "crop_outputs",
+    "extent",
+    "extent_of",
+    "has_block",
+    "runs_whole",
+    "weakened",
+]
 
 
 def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bool) -> Operator:
@@ -40,10 +50,37 @@ def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bo
         return operator
     own = operator._block(name, start, stop, padded)
     if own is None:
-        if not isinstance(operator, LinearOperator):
-            raise ShapeError(f"{operator.name} has no block along {name!r}: it is not linear")
-        own = _default(operator, name, start, stop, padded)
+        if isinstance(operator, LinearOperator):
+            own = _default(operator, name, start, stop, padded)
+        elif relation is Relation.CONTRACTED:
+            raise ShapeError(
+                f"{operator.name} has no block along {name!r}, which its result does not have: of "
+                "a map that is not linear no parts can be told that add up. Override "
+                "_block(axis, start, stop, padded) of a functional that is a sum over the axis, "
+                f"or write {name}! in the rule '{rule}'"
+            )
+        else:
+            own = _default_of_map(operator, name, start, stop, padded)
     return _in_names_of(rule, own) if isinstance(own, LinearOperator) else own
+
+
+def has_block(operator: Operator, name: str, padded: bool) -> bool:
+    """Whether a block along an axis that the rule splits can be made, by whatever way."""
+    if operator.linear or operator.rule.relation(name) is not Relation.CONTRACTED:
+        return True
+    kept = operator.__dict__.setdefault("_cache_has_block", {})
+    if (name, padded) not in kept:
+        stop = min(1, extent(operator, name))
+        kept[name, padded] = operator._block(name, 0, stop, padded) is not None
+    return bool(kept[name, padded])
+
+
+def runs_whole(operator: Operator, name: str) -> bool:
+    """Whether blocks along an axis are the default, which runs all of the operator."""
+    kept = operator.__dict__.setdefault("_cache_runs_whole", {})
+    if name not in kept:
+        kept[name] = operator._block(name, 0, min(1, extent(operator, name)), False) is None
+    return bool(kept[name])
 
 
 def axis_name(operator: Operator, axis: str | int) -> str:
@@ -148,10 +185,11 @@ def weakened(
         if (lo, hi) != wide:
             larger = resized(term.domain, cuts, wide[1] - wide[0])
             parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0], rule.domain))
-    return _chained(parts)
+    return chained(parts)
 
 
-def _chained(parts: list[Operator]) -> Operator:
+def chained(parts: list[Operator]) -> Operator:
+    """The composition of parts, the outermost first; linear where all of them are."""
     from linops.algebra.arithmetic import flat_product
     from linops.algebra.nonlinear import composed
 
@@ -227,6 +265,34 @@ def _default(
         else:
             parts.append(_extend(operator.domain, cuts, lo, hi, padded, rule.domain))
     return flat_product(parts)
+
+
+def _default_of_map(operator: Operator, name: str, start: int, stop: int, padded: bool) -> Operator:
+    """The default of a map that is not linear: planes that are not there repeat their neighbour,
+    since zero may be no argument of it. No output of the range reads them."""
+    from linops.algebra.nonlinear import composed
+
+    rule = operator.rule
+    cuts = positions(rule.codomain, name)
+    crop = _restrict(operator.codomain, cuts, start, stop, padded, rule.codomain)
+    if rule.relation(name) is Relation.PRODUCED:
+        return composed(crop, operator)
+    cuts = positions(rule.domain, name)
+    n, wraps = extent_of(operator.domain, rule.domain, name), rule.periodic(name)
+    lo, hi = operator._input_range(name, start, stop)
+    if not (padded or wraps):
+        lo, hi = _clipped(lo, hi, n)
+    begin, end = max(lo, 0), min(hi, n)
+    if wraps:
+        halo = hi - lo - (stop - start)
+        begin, end = (max(start, 0), min(stop, n) + halo) if padded else (lo, hi)
+        if padded:
+            begin, end = begin - start + lo, end - start + lo
+    small = resized(operator.domain, cuts, hi - lo)
+    wide = EdgeWindow(
+        small, operator.domain, cuts, lo, begin - lo, end - lo, n if wraps else None, rule.domain
+    )
+    return composed(crop, operator, wide)
 
 
 def _extend(

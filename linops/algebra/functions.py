@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from linops import calling
-from linops.elementary.planes import cuts_named, resized
-from linops.operator import LinearOperator
+from linops.algebra.blockwise import block_of_any_extent
+from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import AnySpace
+from linops.transforms.closures import closed_over, filled
 
 __all__ = ["FunctionOperator", "from_functions"]
 
@@ -44,8 +44,9 @@ def from_functions(
     batched
         Whether the functions take leading batch axes; else batches are looped over.
     blockwise
-        Whether the functions serve any extent of aligned axes without halo, so that blocks
-        call them directly.
+        Whether the functions serve any extent of aligned axes. Blocks then call them on their
+        own planes and the halo beside them, cut off where the array ends, and keep of the
+        result what is not halo; `adjoint` must be the adjoint of `apply` for each extent.
     adjoint_kind
         `"exact"`, or `"approximate"` for an unmatched pair: a tag then says so.
 
@@ -98,32 +99,47 @@ class FunctionOperator(LinearOperator):
         self.apply, self.adjoint = apply, adjoint
         self.batched = batched
         self._blockwise = blockwise
+        # Traced values that the functions close over are arrays of the operator.
+        forward, backward = closed_over(apply), closed_over(adjoint)
+        self._closed, self._closed_by_apply = forward + backward, len(forward)
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
         # The user's function itself: one Python call less than through `_apply`.
-        return calling.entrance(self, self.apply, adjoint=False)
+        return calling.entrance(self, self._apply if self._closed else self.apply, adjoint=False)
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
-        return calling.entrance(self, self.adjoint, adjoint=True)
+        hook = self._apply_adjoint if self._closed else self.adjoint
+        return calling.entrance(self, hook, adjoint=True)
 
     def _apply(self, x: Any) -> Any:
-        return self.apply(x)
+        return self._filled[0](x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return self.adjoint(y)
+        return self._filled[1](y)
 
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        aligned = self.rule.relation(axis) == "aligned"
-        if padded or not self._blockwise or not aligned or self.rule.halo(axis):
+    @property
+    def _filled(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """Both functions, with this operator's own arrays in the place of traced values."""
+        if not self._closed:
+            return self.apply, self.adjoint
+        k = self._closed_by_apply
+        return (
+            filled(self.apply, iter(self._closed[:k])),
+            filled(self.adjoint, iter(self._closed[k:])),
+        )
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        if not self._blockwise:
             return None
-        right = replace(self.rule, domain=self.rule.codomain)
+        return block_of_any_extent(self, self._between, axis, start, stop, padded)
+
+    def _between(self, domain: AnySpace, codomain: AnySpace) -> LinearOperator:
         return FunctionOperator(
-            self.apply,
-            self.adjoint,
-            resized(self.domain, cuts_named(self.rule, axis), stop - start),
-            resized(self.codomain, cuts_named(right, axis), stop - start),
+            *self._filled,
+            domain,
+            codomain,
             self.rule,
             self._precision,
             self.name,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from linops.algebra.placed import chained, meeting
-from linops.algebra.relations import product_links, product_rule, sum_rule
+from linops.algebra.relations import link_named, product_rule, sum_rule
 from linops.algebra.scaled import _times
 from linops.algebra.sums import _name_in, added
 from linops.cost import Cost, bytes_of
@@ -57,26 +57,28 @@ class Composition(Operator):
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)
 
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        link = link_named(self.rule, [term.rule for term in self.terms], axis)
+        assert link is not None
+        for term, name in zip(self.terms, link.names, strict=True):
+            start, stop = term._input_range(str(name), start, stop)
+        return start, stop
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         from linops.algebra.blocks import extent_of
 
-        rules = [term.rule for term in self.terms]
-        link = next(
-            (
-                found
-                for found in product_links(rules)
-                if found.relation is Relation.ALIGNED and found.names[-1] == axis
-            ),
-            None,
-        )
-        if link is None or not link.factors:
+        link = link_named(self.rule, [term.rule for term in self.terms], axis)
+        if link is None or not link.factors or link.relation is Relation.CONTRACTED:
             return None
-        blocks: list[Operator] = []
-        for term, name in zip(self.terms, link.names, strict=True):
-            blocks.append(term.block(str(name), start, stop, padded))
-            start, stop = term._input_range(str(name), start, stop)
+        blocks = list(self.terms)
+        for k in range(link.last + 1):
+            term, name = self.terms[k], str(link.names[k])
+            blocks[k] = term.block(name, start, stop, padded)
+            if k == link.last and link.relation is Relation.PRODUCED:
+                break
+            start, stop = term._input_range(name, start, stop)
             if not padded:
-                n = extent_of(term.domain, term.rule.domain, str(name))
+                n = extent_of(term.domain, term.rule.domain, name)
                 start = min(max(start, 0), n)
                 stop = max(min(stop, n), start)
         return composed(*blocks)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from linops import calling
 from linops.algebra.fused import links
-from linops.algebra.relations import Link, positions, product_links, product_rule
+from linops.algebra.relations import Link, link_named, positions, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.planes import resized
@@ -120,12 +120,7 @@ class Product(LinearOperator):
 
     def _link(self, axis: str) -> Link | None:
         """The axis of that name, followed through the factors."""
-        rules = [term.rule for term in self.terms]
-        for found in product_links(rules):
-            if found.relation is self.rule.relation(axis):
-                if _overall_name(self.rule, rules, found) == axis:
-                    return found
-        return None
+        return link_named(self.rule, [term.rule for term in self.terms], axis)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         link = self._link(axis)
@@ -200,18 +195,3 @@ class Product(LinearOperator):
 def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
     first = min(max(start, 0), n)
     return first, max(min(stop, n), first)
-
-
-def _overall_name(rule: Rule, rules: Sequence[Rule], link: Any) -> str | None:
-    """What the product calls the axis that a link follows."""
-    side, inner = (
-        (rule.codomain, rules[0].codomain)
-        if link.relation is Relation.PRODUCED
-        else (rule.domain, rules[-1].domain)
-    )
-    name = link.names[0] if link.relation is Relation.PRODUCED else link.names[-1]
-    for own, theirs in zip(side, inner, strict=True):
-        for a, b in zip(own, theirs, strict=True):
-            if b.name == name:
-                return a.name
-    return None

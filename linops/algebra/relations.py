@@ -18,6 +18,7 @@ __all__ = [
     "Link",
     "Position",
     "fresh_name",
+    "link_named",
     "named_like",
     "positions",
     "product_links",
@@ -106,6 +107,29 @@ def product_links(rules: Sequence[Rule]) -> list[Link]:
     for node in parent:
         groups.setdefault(root(node), []).append(node)
     return [_link(rules, group) for group in groups.values()]
+
+
+def link_named(rule: Rule, rules: Sequence[Rule], axis: str) -> Link | None:
+    """The axis that a product with this rule calls so, followed through its factors."""
+    for link in product_links(rules):
+        if link.relation is rule.relation(axis) and _overall_name(rule, rules, link) == axis:
+            return link
+    return None
+
+
+def _overall_name(rule: Rule, rules: Sequence[Rule], link: Link) -> str | None:
+    """What the product calls the axis that a link follows."""
+    side, inner = (
+        (rule.codomain, rules[0].codomain)
+        if link.relation is Relation.PRODUCED
+        else (rule.domain, rules[-1].domain)
+    )
+    name = link.names[0] if link.relation is Relation.PRODUCED else link.names[-1]
+    for own, theirs in zip(side, inner, strict=True):
+        for a, b in zip(own, theirs, strict=True):
+            if b.name == name:
+                return a.name
+    return None
 
 
 def product_rule(rules: Sequence[Rule]) -> Rule:

@@ -1,8 +1,9 @@
 """Windows whose range of planes is data, which padded blocks need.
 
 `PlaneWindow` moves a range that may reach past both ends: planes outside are never read and come
-out as zeros. `PlaneMask` blanks the planes of a padded block that are outside the array. They
-select, they never multiply: NaN in a plane that is left out stays there.
+out as zeros. `EdgeWindow` puts the nearest plane in their place. `PlaneMask` blanks the planes of a
+padded block that are outside the array. They select, they never multiply: NaN in a plane that is
+left out stays there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from linops.operator import LinearOperator
 from linops.rule import Member
 from linops.space import AnySpace, Space
 
-__all__ = ["PlaneMask", "PlaneWindow"]
+__all__ = ["EdgeWindow", "PlaneMask", "PlaneWindow"]
 
 
 class PlaneWindow(LinearOperator):
@@ -89,6 +90,77 @@ class PlaneWindow(LinearOperator):
             # A window longer than the ring meets some planes twice; one of them counts.
             valid = valid & (xp.arange(count) < self._wrap)
         return xp.where(valid, plane, xp.zeros_like(plane)), valid
+
+
+class EdgeWindow(LinearOperator):
+    """From a window of planes into the whole space: planes that it lacks repeat the nearest one.
+
+    Plane 0 of the window is plane `offset` of the whole; its planes `begin` to `end` are there,
+    others are never read. Without any the result is zero. All three are int32 arrays; `wrap` is
+    as for `PlaneWindow`.
+    """
+
+    batched = True
+    _exact: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        domain: AnySpace,
+        codomain: AnySpace,
+        cuts: Sequence[Cut],
+        offset: Any,
+        begin: Any,
+        end: Any,
+        wrap: int | None = None,
+        members: tuple[Member, ...] | None = None,
+    ) -> None:
+        rule = window_rule(domain, [(*c, 0) for c in cuts], True, members)
+        super().__init__(domain, codomain, rule)
+        self._positions = tuple(cuts)
+        self.offset, self.begin, self.end = _int32(offset), _int32(begin), _int32(end)
+        self._wrap = wrap
+
+    def _apply(self, x: Any) -> Any:
+        def spread(part: Array, number: int, member: Space) -> Array:
+            for position in self._cuts(number):
+                if not part.shape[position - member.ndim]:
+                    shape = list(part.shape)
+                    shape[position - member.ndim] = member.shape[position]
+                    part = arrays.zeros(tuple(shape), arrays.dtype_of(part), part)
+                    continue
+                index, there = self._planes(member.shape[position])
+                part = arrays.gather_planes(part, position - member.ndim, index, there)
+            return part
+
+        return map_members(spread, x, self.codomain)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        def collect(part: Array, number: int, member: Space) -> Array:
+            for position in self._cuts(number):
+                xp, axis = arrays.namespace(part), part.ndim + position - member.ndim
+                index, there = self._planes(part.shape[axis])
+                index = arrays.namespace(index).where(there, index, -1)
+                last = arrays.scatter_add(
+                    xp.moveaxis(part, axis, -1), index, member.shape[position]
+                )
+                part = xp.moveaxis(last, -1, axis)
+            return part
+
+        return map_members(collect, y, self.domain)
+
+    def _cuts(self, number: int) -> list[int]:
+        return [position for m, position in self._positions if m == number]
+
+    def _planes(self, count: int) -> tuple[Array, Array]:
+        """For each plane of the whole one of the window, and whether the window has any."""
+        xp = arrays.namespace(self.offset)
+        plane = xp.arange(count, dtype=self.offset.dtype) - self.offset
+        if self._wrap is not None:
+            plane = plane % self._wrap
+        last = xp.maximum(self.end - 1, self.begin)
+        plane = xp.minimum(xp.maximum(plane, self.begin), last)
+        there = xp.broadcast_to(self.end > self.begin, (count,))
+        return xp.where(there, plane, xp.zeros_like(plane)), there
 
 
 class PlaneMask(LinearOperator):

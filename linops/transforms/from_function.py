@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space
+from linops.transforms.closures import closed_over, filled
 
 __all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function", "linearized"]
 
@@ -38,6 +40,7 @@ def from_function(
     precision: str | Precision | None = None,
     name: str | None = None,
     tags: Iterable[str] = (),
+    blockwise: bool = False,
 ) -> Operator:
     """An operator from the function that applies it; what else it needs is derived.
 
@@ -54,12 +57,16 @@ def from_function(
         `"jax"` or `"torch"`: what `apply` is written in. By default JAX where it is installed.
     rule, precision, name, tags
         As for `LinearOperator`.
+    blockwise
+        Whether `apply` serves any extent of the rule's aligned axes, as for `from_functions`:
+        blocks call it on their own planes and the halo beside them, not on the whole array.
 
     Raises
     ------
     ValueError
         Where a function that should be linear is not, by one Gaussian probe of `f(0) = 0`,
-        additivity and homogeneity (left out above 4 million entries), or cannot be transposed;
+        additivity and homogeneity (left out above 4 million entries, and where it closes over
+        traced values), or cannot be transposed;
         the message gives the reason.
     """
     engine = _engine(namespace)
@@ -76,9 +83,11 @@ def from_function(
         )
     label = name or str(getattr(apply, "__name__", "function"))
     if not linear:
-        return DerivedMap(apply, engine, domain, codomain, rule, precision, label)
-    operator = DerivedLinear(apply, engine, domain, codomain, rule, precision, label, tags)
-    if domain.size <= _PROBED:
+        return DerivedMap(apply, engine, domain, codomain, rule, precision, label, blockwise)
+    operator = DerivedLinear(
+        apply, engine, domain, codomain, rule, precision, label, tags, blockwise
+    )
+    if domain.size <= _PROBED and not operator._closed:
         _probe(operator)
     else:
         operator._transposed()
@@ -92,7 +101,42 @@ def linearized(
     return _engine("jax" if arrays.is_jax(x) else "torch").linearize(apply, x)
 
 
-class DerivedLinear(LinearOperator):
+class _Derived(Operator):
+    """What a function and its library make, linear or not."""
+
+    apply: Callable[[Any], Any]
+    _engine: _Engine
+    _blockwise: bool
+    _closed: tuple[Any, ...]
+    # Traced values that the function closes over, as arrays of the operator.
+
+    def _hold(self, apply: Callable[[Any], Any], engine: _Engine, blockwise: bool) -> None:
+        self.apply = apply
+        self._engine = engine
+        self._blockwise = blockwise
+        self._closed = closed_over(apply)
+
+    @property
+    def _filled(self) -> Callable[[Any], Any]:
+        """The function, with this operator's own arrays in the place of traced values."""
+        return filled(self.apply, iter(self._closed)) if self._closed else self.apply
+
+    def _apply(self, x: Any) -> Any:
+        return self._engine.run(self._filled, x)
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        from linops.algebra.blockwise import block_of_any_extent
+
+        if not self._blockwise:
+            return None
+        return block_of_any_extent(self, self._between, axis, start, stop, padded)
+
+    @abstractmethod
+    def _between(self, domain: Any, codomain: Any) -> Operator:
+        """The same function between other spaces."""
+
+
+class DerivedLinear(_Derived, LinearOperator):
     """A linear function with the adjoint that its library derives."""
 
     def __init__(
@@ -105,23 +149,24 @@ class DerivedLinear(LinearOperator):
         precision: str | Precision | None,
         name: str,
         tags: Iterable[str],
+        blockwise: bool = False,
     ) -> None:
         super().__init__(domain, codomain, rule, precision=precision, name=name, tags=tags)
-        self.apply = apply
-        self._engine = engine
+        self._hold(apply, engine, blockwise)
 
-    def _apply(self, x: Any) -> Any:
-        return self._engine.run(self.apply, x)
+    def _between(self, domain: Any, codomain: Any) -> Operator:
+        facts = self.rule, self._precision, self.name, self._declared_tags, True
+        return DerivedLinear(self._filled, self._engine, domain, codomain, *facts)
 
     def _apply_adjoint(self, y: Any) -> Any:
         return self._engine.run(self._transposed(), y)
 
     def _transposed(self) -> Callable[[Any], Any]:
         assert isinstance(self.domain, Space) and isinstance(self.codomain, Space)
-        return self._engine.transpose(self.apply, self.domain, self.codomain)
+        return self._engine.transpose(self._filled, self.domain, self.codomain)
 
 
-class DerivedMap(Operator):
+class DerivedMap(_Derived):
     """A function with the Jacobian that its library derives."""
 
     def __init__(
@@ -133,15 +178,18 @@ class DerivedMap(Operator):
         rule: str | Rule | None,
         precision: str | Precision | None,
         name: str,
+        blockwise: bool = False,
     ) -> None:
         super().__init__(domain, codomain, rule, precision=precision, name=name)
-        self.apply = apply
-        self._engine = engine
+        self._hold(apply, engine, blockwise)
 
-    def _apply(self, x: Any) -> Any:
-        return self._engine.run(self.apply, x)
+    def _between(self, domain: Any, codomain: Any) -> Operator:
+        facts = self.rule, self._precision, self.name, True
+        return DerivedMap(self._filled, self._engine, domain, codomain, *facts)
 
     def _jacobian(self, x: Any) -> LinearOperator:
+        if arrays.is_traced(x) or self._closed:
+            return TracedJacobian(self._filled, self._engine, x, self)
         push, pull = self._engine.linearize(self.apply, x)
         return DerivedJacobian(push, pull, self._engine, self)
 
@@ -163,6 +211,30 @@ class DerivedJacobian(LinearOperator):
         return self._engine.run(self._pull, y)
 
 
+class TracedJacobian(LinearOperator):
+    """The same at a point that JAX traces: the point is an array of the operator, and the function
+    runs again in each application, which a compiler joins."""
+
+    def __init__(
+        self, apply: Callable[[Any], Any], engine: _Engine, point: Any, of: Operator
+    ) -> None:
+        super().__init__(of.domain, of.codomain, of.rule, name=f"jacobian of {of.name}")
+        self.apply = apply
+        self._engine = engine
+        self.point = point
+        self._closed = closed_over(apply)
+
+    def _at_point(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        function = filled(self.apply, iter(self._closed)) if self._closed else self.apply
+        return self._engine.linearize(function, self.point)
+
+    def _apply(self, x: Any) -> Any:
+        return self._engine.run(self._at_point()[0], x)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return self._engine.run(self._at_point()[1], y)
+
+
 class _Engine:
     """What a library derives; one instance a library, so operators pickle by its name."""
 
@@ -177,7 +249,8 @@ class _Engine:
         own = arrays.is_jax(x) if self.library == "jax" else arrays.is_torch(x)
         if own:
             return function(x)
-        return arrays.convert(function(arrays.convert(x, self._like())), x)
+        y = function(arrays.convert(x, self._like()))
+        return y if arrays.is_traced(y) else arrays.convert(y, x)
 
     def codomain(self, apply: Callable[[Any], Any], domain: Space) -> Space:
         """The space of the results; nothing is allocated."""

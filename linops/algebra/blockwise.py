@@ -1,0 +1,90 @@
+"""Blocks of operators whose functions serve any extent of an aligned axis.
+
+The function runs on the planes of the block and the halo beside them, and what it makes of the
+halo is cut off. Where the array ends the planes end too, so that the function's own boundary is
+met there and nowhere else. Blocks of other operators are in `linops/algebra/blocks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from linops.algebra.relations import positions
+from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
+from linops.elementary.planes import resized
+from linops.elementary.windows import Crop
+from linops.operator import Operator
+from linops.rule import Relation
+from linops.space import AnySpace
+
+__all__ = ["block_of_any_extent"]
+
+Make = Callable[[AnySpace, AnySpace], Operator]
+
+
+def block_of_any_extent(
+    operator: Operator, make: Make, axis: str, start: int, stop: int, padded: bool
+) -> Operator | None:
+    """The block of an aligned axis; None where the axis is another, or changes its extent.
+
+    Parameters
+    ----------
+    operator
+        What is cut.
+    make
+        The same functions between spaces of another extent.
+    axis, start, stop, padded
+        As for `Operator.block`, the axis by its name in the rule.
+    """
+    from linops.algebra.blocks import chained
+
+    rule = operator.rule
+    if rule.relation(axis) is not Relation.ALIGNED:
+        return None
+    ins, outs = positions(rule.domain, axis), positions(rule.codomain, axis)
+    extents = {operator.domain.members[m].shape[p] for m, p in ins}
+    extents |= {operator.codomain.members[m].shape[p] for m, p in outs}
+    if len(extents) > 1:
+        return None
+    (n,) = extents
+    halo, wraps, count = rule.halo(axis), rule.periodic(axis), stop - start
+
+    def of(extent: int) -> Operator:
+        return make(resized(operator.domain, ins, extent), resized(operator.codomain, outs, extent))
+
+    lo, hi = start - halo, stop + halo
+    if not padded:
+        if not wraps:
+            lo, hi = max(lo, 0), min(hi, n)
+        inner = of(hi - lo)
+        if (lo, hi) == (start, stop):
+            return inner
+        crop = Crop.along(inner.codomain, outs, start - lo, stop - lo, rule.codomain)
+        return chained([crop, inner])
+    if wraps or not halo:
+        # The ring closes in the halo, which is cut off.
+        inner = of(hi - lo)
+        begin, end = max(start, 0) - start, min(stop, n) - start + 2 * halo
+        crop = Crop.along(inner.codomain, outs, halo, halo + count, rule.codomain)
+        mask = PlaneMask(crop.codomain, outs, -start, n - start, rule.codomain)
+        if not halo:
+            return chained([mask, inner])
+        if operator.linear:
+            real: Operator = PlaneMask(inner.domain, ins, begin, end, rule.domain)
+        else:
+            spaces = inner.domain, inner.domain
+            real = EdgeWindow(*spaces, ins, 0, begin, end, members=rule.domain)
+        return chained([mask, crop, inner, real])
+    # As many planes as the array has at most, moved to where they end as the array does.
+    inner = of(min(hi - lo, n))
+    small = resized(operator.domain, ins, hi - lo)
+    first = min(max(lo, 0), max(n - (hi - lo), 0))
+    if operator.linear:
+        into: Operator = PlaneWindow(small, inner.domain, ins, first - lo, members=rule.domain)
+    else:
+        begin, end = max(lo, 0) - lo, min(hi, n) - lo
+        spaces = small, inner.domain
+        into = EdgeWindow(*spaces, ins, lo - first, begin, end, members=rule.domain)
+    target = resized(operator.codomain, outs, count)
+    out = PlaneWindow(inner.codomain, target, outs, start - first, members=rule.codomain)
+    return chained([out, inner, into])
