@@ -1,8 +1,9 @@
 """The rotation axis of a parallel scan: found from the data, and judged by eye in a sweep.
 
-Two criteria. Over a full turn, opposite views are mirror images: the axis is where they agree. Over
-half a turn, a wrong axis spreads edges into streaks that are negative: the axis is where filtered
-backprojection has the least negative energy.
+Two criteria. Over a full turn, opposite views are mirror images: the axis is where they agree;
+where no view is exactly opposite, its two neighbours are interpolated. Over half a turn, a wrong
+axis spreads edges into streaks that are negative: the axis is where filtered backprojection has
+the least negative energy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from geometries.analytic.coverage import Coverage
 from geometries.analytic.gather import Gather
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.reconstruct import fbp
@@ -21,6 +23,7 @@ from geometries.analytic.weights import AngularWeights, projection_space
 from geometries.beams import ParallelBeam, as_angles
 from geometries.detector import Detector
 from geometries.grid import Grid
+from geometries.suspicions import warn_caller
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import GeometryError, ShapeError
@@ -53,8 +56,8 @@ def find_center(
         Detector row to use; by default the middle one.
     method
         `"mirror"` compares opposite views and needs a full turn; `"sharpness"` takes the least
-        negative energy of filtered backprojection; `"auto"` takes the first where there are
-        opposite views.
+        negative energy of filtered backprojection; `"auto"` takes the first where a quarter of
+        the views have an opposite one, or two close neighbours of it.
 
     Returns
     -------
@@ -66,7 +69,13 @@ def find_center(
     ------
     GeometryError, ShapeError, ValueError
         For data that do not fit the angles, NaN, a constant sinogram, a search outside the
-        columns, or another method.
+        columns, or another method; where the best column is an end of the search, which then holds
+        no axis.
+
+    Warns
+    -----
+    UserWarning
+        Where the views cover less than 150 degrees: what they show of an axis is uncertain.
 
     Notes
     -----
@@ -81,25 +90,28 @@ def find_center(
     first, last = _searched(search, n)
     if not np.ptp(sinogram) > 0:
         raise GeometryError("the sinogram is constant; it shows no axis")
-    pairs = _opposite(t)
+    opposite = _opposite(t)
+    pairs = len(opposite[0])
     if method not in ("auto", "mirror", "sharpness"):
         raise GeometryError(f"method is {method!r}; it is 'auto', 'mirror' or 'sharpness'")
-    if method == "mirror" and len(pairs) < 2:
+    if method == "mirror" and pairs < 2:
         raise GeometryError("method='mirror' needs views half a turn apart; use 'sharpness'")
-    if method == "mirror" or (method == "auto" and len(pairs) >= max(4, len(t) // 4)):
-        here, there = sinogram[pairs[:, 0]], sinogram[pairs[:, 1]]
-        rough = _least(lambda c: _mismatch(here, there, c), first, last, coarse=1.0)
-        near = max(first, rough - 1.5), min(last, rough + 1.5)
-        return _least(lambda c: _mismatch(here, there, c, 0.0), *near, coarse=0.25)
-    width = max(6.0, 0.04 * n)
-    windows = [
-        (max(first, guess - width), min(last, guess + width))
-        for guess in _guesses(sinogram, t, first, last)
-    ]
-    energy = _sharpness(sinogram, t, min(w[0] for w in windows), max(w[1] for w in windows))
-    return min(
-        (_least(energy, *window, coarse=max(0.5, n / 512)) for window in windows), key=energy
-    )
+    if method == "mirror" or (method == "auto" and pairs >= max(4, len(t) // 4)):
+        found = _by_mirrors(sinogram, opposite, first, last)
+    else:
+        covered = float(Coverage.of(t, (np.pi,)).weights.sum())
+        if covered < np.deg2rad(150):
+            warn_caller(
+                f"the views cover {np.rad2deg(covered):.0f} degrees; the axis that they show is "
+                "uncertain, and 150 degrees or more fix it"
+            )
+        found = _by_sharpness(sinogram, t, first, last)
+    if not first < found < last:
+        raise GeometryError(
+            f"no axis between columns {first:g} and {last:g}: the best of them is the end at "
+            f"{found:g}; give a wider search=(first, last), or look at the sinogram"
+        )
+    return found
 
 
 def sweep_centers(
@@ -172,40 +184,89 @@ def _searched(search: Any, n: int) -> tuple[float, float]:
     return first, last
 
 
-def _opposite(t: np.ndarray) -> np.ndarray:
-    """Pairs of views half a turn apart, within a tenth of a step."""
-    order = np.argsort(np.mod(t, 2 * np.pi))
+def _opposite(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Views, the two neighbours of the angle opposite to each, and the second one's share.
+
+    Neighbours count where they lie closer than two steps of the scan and 10 degrees.
+    """
+    order = np.argsort(np.mod(t, 2 * np.pi), kind="stable")
     circle = np.mod(t, 2 * np.pi)[order]
-    step = float(np.median(np.diff(np.sort(t))))
     target = np.mod(circle + np.pi, 2 * np.pi)
-    near = np.searchsorted(circle, target)
-    found = []
-    for k in np.flatnonzero(circle < np.pi):
-        for j in (near[k] - 1, near[k] % len(circle)):
-            gap = abs((circle[j] - target[k] + np.pi) % (2 * np.pi) - np.pi)
-            if gap <= 0.1 * max(step, 1e-12):
-                found.append((order[k], order[j]))
-                break
-    return np.array(found, int).reshape(-1, 2)
+    after = np.searchsorted(circle, target)
+    before = after - 1
+    after = after % len(t)
+    gap = np.mod(circle[after] - circle[before], 2 * np.pi)
+    share = np.mod(target - circle[before], 2 * np.pi) / np.where(gap > 0, gap, 1.0)
+    # Rounding puts an exactly opposite view on either side of its target.
+    off = np.abs(np.mod(circle[[before, after]] - target + np.pi, 2 * np.pi) - np.pi)
+    steps = np.diff(circle)
+    steps = steps[steps > 1e-6]
+    step = float(np.median(steps)) if steps.size else 0.0
+    exact = off.min(axis=0) <= 0.01 * step
+    share = np.where(exact, (off[1] < off[0]).astype(float), share)
+    near = exact | ((gap <= min(2.05 * step, np.deg2rad(10))) & (gap > 0))
+    return order[near], order[before][near], order[after][near], share[near]
 
 
-def _guesses(sinogram: np.ndarray, t: np.ndarray, first: float, last: float) -> list[float]:
-    """The axis to a few columns, in two ways that fail on different data."""
+def _by_mirrors(
+    sinogram: np.ndarray, opposite: tuple[np.ndarray, ...], first: float, last: float
+) -> float:
+    view, before, after, share = opposite
+    here = sinogram[view]
+    there = sinogram[before] * (1 - share)[:, None] + sinogram[after] * share[:, None]
+    rough = _least(lambda c: _mismatch(here, there, c), first, last, coarse=1.0)
+    near = max(first, rough - 1.5), min(last, rough + 1.5)
+    return _least(lambda c: _mismatch(here, there, c, 0.0), *near, coarse=0.25)
+
+
+def _by_sharpness(sinogram: np.ndarray, t: np.ndarray, first: float, last: float) -> float:
+    coarse = max(0.5, sinogram.shape[1] / 512)
+    best = first
+    for sure in (True, False):
+        windows = [
+            (max(first, guess - width), min(last, guess + width))
+            for guess, width in _guesses(sinogram, t, first, last, sure)
+        ]
+        energy = _sharpness(sinogram, t, min(w[0] for w in windows), max(w[1] for w in windows))
+        best, window = min(
+            ((_least(energy, *window, coarse=coarse), window) for window in windows),
+            key=lambda found: energy(found[0]),
+        )
+        # At the end of a narrow window the centre of mass was no guide, as on a background.
+        if window[0] < best < window[1]:
+            break
+    return best
+
+
+def _guesses(
+    sinogram: np.ndarray, t: np.ndarray, first: float, last: float, sure: bool
+) -> list[tuple[float, float]]:
+    """The axis to a few columns and how far it may be off, in two ways that fail on other data."""
     n = sinogram.shape[1]
+    widest = max(6.0, 0.04 * n)
     # The centre of mass moves on a sinusoid about the axis, where nothing is cut off.
     mass = sinogram.sum(axis=1)
     place = sinogram @ np.arange(n) / np.where(mass == 0, 1.0, mass)
     wave = np.stack([np.ones_like(t), np.cos(t), np.sin(t)], 1)
-    middle = float(np.linalg.lstsq(wave, place, rcond=None)[0][0])
+    fit = np.linalg.lstsq(wave, place, rcond=None)[0]
+    spread = np.linalg.pinv(wave.T @ wave)[0, 0] * len(t)
+    off = float(np.sqrt(np.mean((wave @ fit - place) ** 2) * spread))
+    width = float(np.clip(6 * off, 3.0, widest)) if sure else widest
+    found = [(float(np.clip(fit[0], first, last)), width)]
+    # A mass that changes from view to view is cut off somewhere, and its centre is no guide.
+    if sure and width < widest and np.ptp(mass) <= 0.05 * abs(float(mass.mean())):
+        return found
+    found = [(found[0][0], widest)]
     # The views nearest to half a turn apart are nearly mirror images, cut off or not.
     apart = np.abs(np.abs(t[:, None] - t) % (2 * np.pi) - np.pi)
     flat = np.argsort(apart, axis=None, kind="stable")[:6]
     here, there = np.unravel_index(flat, apart.shape)
+    if apart[here, there].max() > np.deg2rad(30):
+        return found
     mirror = _least(
         lambda c: _mismatch(sinogram[here], sinogram[there], c), first, last, coarse=1.0
     )
-    found = [float(np.clip(middle, first, last)), mirror]
-    return found[:1] if abs(found[0] - found[1]) < 2 else found
+    return found if abs(found[0][0] - mirror) < 2 else [*found, (mirror, widest)]
 
 
 def _mismatch(here: np.ndarray, there: np.ndarray, center: float, charge: float = 2e-3) -> float:

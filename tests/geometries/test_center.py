@@ -48,6 +48,30 @@ def test_a_full_turn_shows_an_axis_far_off_the_middle() -> None:
     assert find_center(data, t, search=(50, 79)) == pytest.approx(68.25, abs=0.1)
 
 
+@pytest.mark.parametrize("views", [45, 46, 91])
+def test_full_turns_with_both_ends_and_without_opposite_views(views: int) -> None:
+    both = np.linspace(0, 2 * np.pi, views)
+    uneven = 2 * np.pi * np.arange(views) / views + 0.02 * (np.arange(views) % 3)
+    for t in (both, uneven):
+        data = sinogram(t, 140, 66.6)
+        assert find_center(data, t) == pytest.approx(66.6, abs=0.2)
+        assert find_center(data, t, method="sharpness") == pytest.approx(66.6, abs=0.5)
+
+
+def test_the_end_of_a_search_is_no_axis() -> None:
+    for span, outside in ((np.pi, (80, 100)), (2 * np.pi, (80, 100)), (2 * np.pi, (40, 60))):
+        t = span * np.arange(90) / 90
+        with pytest.raises(GeometryError, match=f"between columns {outside[0]} and {outside[1]}"):
+            find_center(sinogram(t, 140, 70.0), t, search=outside)
+
+
+def test_views_of_a_quarter_turn_warn() -> None:
+    t = np.pi / 2 * np.arange(60) / 60
+    with pytest.warns(UserWarning, match="cover 89 degrees") as caught:
+        find_center(sinogram(t, 140, 70.0), t)
+    assert caught[0].filename == __file__
+
+
 def test_both_methods_agree() -> None:
     t = 2 * np.pi * np.arange(120) / 120
     data = sinogram(t, 140, 66.6)

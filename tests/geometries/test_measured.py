@@ -42,6 +42,21 @@ def test_tooth_axis(shared_data: Path, row: int) -> None:
     assert find_center(data, angles, row=row) == pytest.approx(296, abs=1)
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_tooth_axis_of_a_full_turn_without_opposite_views(shared_data: Path, every: int) -> None:
+    # Every second view as the scanner would see it half a turn later: mirrored about column 296.
+    data, angles = tooth(shared_data)
+    rows, t = data[::every, 0, :593], angles[::every]
+    turn = np.concatenate([rows[::2], rows[1::2, ::-1]])
+    found = find_center(turn, np.concatenate([t[::2], t[1::2] + np.pi]))
+    assert found == pytest.approx(296, abs=1)
+
+
+def test_tooth_axis_of_few_views(shared_data: Path) -> None:
+    data, angles = tooth(shared_data)
+    assert find_center(data[::20, 0], angles[::20]) == pytest.approx(296, abs=3)
+
+
 def test_tooth_sharpness_by_axis(shared_data: Path) -> None:
     data, angles = tooth(shared_data)
     gold = {290: 0.0197, 293: 0.0162, 295: 0.0142, 296: 0.0138, 297: 0.0143, 299: 0.0163,
