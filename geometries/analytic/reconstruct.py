@@ -16,6 +16,7 @@ from geometries.analytic.coverage import Coverage
 from geometries.analytic.frames import fixed_frames, view_angles
 from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.parts import part_of
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.weights import (
     AngularWeights,
@@ -58,7 +59,8 @@ def fbp(
     A
         A `Projector`: its geometry, grid and precision are used, its model is not. Parallel scans
         of images, of volumes whose detector rows coincide with the slices, and fan scans on a
-        flat or an equiangular detector.
+        flat or an equiangular detector. Of a block along y, x or z the image is that part of the
+        whole one; of a block of views it is what they add to it, with weights of the whole scan.
     y
         Line integrals, `(..., view, col)` or `(..., view, row, col)`, any namespace.
     window
@@ -236,7 +238,7 @@ def _composed(
     result: LinearOperator = gather @ quadrature @ ramp
     for factor in before:
         result = result @ factor
-    return result
+    return part_of(result, A)
 
 
 def _widened(geometry: Any, isocenter: Any, dtype: Any) -> tuple[Any, LinearOperator]:
