@@ -188,9 +188,8 @@ def row_major(x: Array) -> Array:
     """
     if not is_traced(x):
         return x
-    layout = importlib.import_module("jax.experimental.layout")
-    order = layout.Layout(major_to_minor=tuple(range(x.ndim)))
-    return layout.with_layout_constraint(x, order)
+    constrained: Array = importlib.import_module("linops.transforms.order").in_c_order(x)
+    return constrained
 
 
 def take_last(x: Array, index: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from linops import calling
 from linops.algebra.fused import links
+from linops.algebra.mirror import mirrored
 from linops.algebra.relations import Link, link_named, positions, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
@@ -62,7 +63,7 @@ class Product(LinearOperator):
         return self._backward(y)
 
     def _make_adjoint(self) -> LinearOperator:
-        if "self_adjoint" in self._declared_tags:  # of factors alone it is never certain
+        if "self_adjoint" in self.tags:
             return self
         return Product([term.H for term in reversed(self.terms)])
 
@@ -85,7 +86,7 @@ class Product(LinearOperator):
         for tag in ("real_linear", "approximate_adjoint"):
             if any(tag in term.tags for term in self.terms):
                 tags.add(tag)
-        return frozenset(tags)
+        return frozenset(tags) | mirrored(self.terms)
 
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)

@@ -93,13 +93,19 @@ class Diagonal(LinearOperator):
 
     def _derive_tags(self) -> frozenset[str]:
         tags = {"diagonal"}
-        if arrays.dtype_of(self.array).kind == "c":
-            return frozenset(tags | super()._derive_tags())
+        array, xp = self.array, arrays.namespace(self.array)
+        known = not arrays.requires_gradient(array)
+        if arrays.dtype_of(array).kind == "c":
+            tags |= super()._derive_tags()
+            # Complex storage of real values, where they are values.
+            if "real_linear" in tags or not (known and arrays.is_readable(array)):
+                return frozenset(tags)
+            if bool(xp.any(xp.imag(array) != 0)):
+                return frozenset(tags)
+            array = xp.real(array)
         tags.add("self_adjoint")
-        if not arrays.requires_gradient(self.array):
-            xp = arrays.namespace(self.array)
-            if bool(xp.all(self.array >= 0)):
-                tags |= {"psd", "nonnegative"}
+        if known and bool(xp.all(array >= 0)):
+            tags |= {"psd", "nonnegative"}
         return frozenset(tags)
 
     def _diagonal(self) -> Array:

@@ -68,8 +68,9 @@ def from_scipy(
 def from_pylops(operator: Any) -> LinearOperator:
     """A PyLops operator; its `dims` and `dimsd` become the spaces.
 
-    One that is linear over the reals only (`clinear=False`) maps real to complex values where it
-    does not see imaginary parts (a transform of real signals), else complex to complex (`Conj`).
+    One that is linear over the reals only (`clinear=False`) maps real to complex values where
+    imaginary input gives nothing and real input complex values (a transform of real signals), else
+    complex to complex (`Conj`, `Real`, `Imag` and what is made of them).
 
     Raises
     ------
@@ -79,7 +80,7 @@ def from_pylops(operator: Any) -> LinearOperator:
     dtype = _dtype(operator)
     _has_adjoint(operator, int(operator.shape[0]), dtype)
     over_reals = dtype.kind == "c" and not getattr(operator, "clinear", True)
-    blind = over_reals and not _sees_imaginary(operator, dtype)
+    blind = over_reals and _transforms_real_signals(operator, dtype)
     return Foreign(
         operator,
         Space(tuple(int(n) for n in operator.dims), real_of(dtype) if blind else dtype),
@@ -120,15 +121,33 @@ def _through(function: Any, x: Array, target: Any) -> Array:
     return arrays.convert(np.array(y, target.dtype).reshape(target.shape), x)
 
 
-def _sees_imaginary(operator: Any, dtype: np.dtype) -> bool:
-    """Whether imaginary input gives anything; some operators refuse it, some drop it."""
-    probe = 1j * np.random.default_rng(0).standard_normal(int(operator.shape[1]))
+def _transforms_real_signals(operator: Any, dtype: np.dtype) -> bool:
+    """Whether imaginary input is refused, or gives nothing where real input gives complex values.
+
+    One that takes real parts, PyLops' `Real` or what contains it, is for complex input.
+    """
+    if _takes_real_parts(operator):
+        return False
+    probe = np.random.default_rng(0).standard_normal(int(operator.shape[1])).astype(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return bool(np.any(np.asarray(operator.matvec(probe.astype(dtype)))))
+            if np.any(np.asarray(operator.matvec(1j * probe))):
+                return False
         except (TypeError, ValueError):
-            return False
+            return True
+        return bool(np.any(np.imag(np.asarray(operator.matvec(probe)))))
+
+
+def _takes_real_parts(operator: Any) -> bool:
+    if type(operator).__name__ == "Real" and type(operator).__module__.startswith("pylops."):
+        return True
+    for name in ("args", "ops", "Op", "A"):
+        part = getattr(operator, name, ())
+        parts = part if isinstance(part, (tuple, list)) else (part,)
+        if any(hasattr(one, "matvec") and _takes_real_parts(one) for one in parts):
+            return True
+    return False
 
 
 def _dtype(operator: Any) -> np.dtype:

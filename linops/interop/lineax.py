@@ -5,6 +5,7 @@ lineax derives the transpose from the function it is given; that is the declared
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from linops.errors import DTypeError
@@ -20,8 +21,8 @@ def to_lineax(A: LinearOperator) -> Any:
     Parameters
     ----------
     A
-        Tags `"psd"`, `"self_adjoint"` (as symmetric, of a real operator) and `"diagonal"` become
-        lineax's, without which its `CG` refuses.
+        Tags `"psd"` (Hermitian where it is complex), `"self_adjoint"` (as symmetric, of a real
+        operator) and `"diagonal"` become lineax's, without which its `CG` refuses.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def to_lineax(A: LinearOperator) -> Any:
         )
     is_real = not (A.domain.is_complex or A.codomain.is_complex)
     known = {
-        "psd": lineax.positive_semidefinite_tag if is_real else None,
+        "psd": lineax.positive_semidefinite_tag if is_real or _hermitian() else None,
         "self_adjoint": lineax.symmetric_tag if is_real else None,
         "diagonal": lineax.diagonal_tag,
     }
@@ -67,3 +68,14 @@ def to_lineax(A: LinearOperator) -> Any:
     else:
         inputs = structure(domain)
     return lineax.FunctionLinearOperator(lambda x: A(x), inputs, tags)
+
+
+@functools.cache
+def _hermitian() -> bool:
+    """Whether this lineax knows that a complex matrix is not its transpose for being positive."""
+    import jax
+    import lineax
+
+    entry = jax.ShapeDtypeStruct((1,), "complex64")
+    tag = lineax.positive_semidefinite_tag
+    return not lineax.is_symmetric(lineax.FunctionLinearOperator(lambda x: x, entry, tag))

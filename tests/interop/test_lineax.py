@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,36 @@ def test_tags_follow_and_cg_accepts_them() -> None:
     found = lineax.linear_solve(L, jnp.asarray(y), lineax.CG(1e-6, 1e-6)).value
     wanted = np.linalg.solve(A.to_dense().astype("float64"), y.ravel()).reshape(3, 4)
     assert np.allclose(found, wanted, atol=1e-4)
+
+
+def test_complex_positive_operators_are_solved_and_differentiated() -> None:
+    """A Hermitian matrix is not its transpose: the derivative of a solve takes the conjugate."""
+    generator = np.random.default_rng(0)
+    Q = (generator.standard_normal((8, 5)) + 1j * generator.standard_normal((8, 5))) / 2
+    b = generator.standard_normal(5) + 1j * generator.standard_normal(5)
+    w = np.arange(1.0, 6)
+    with jax.enable_x64(True):
+        A = lo.Matrix(Q)
+        cases = {
+            "gram": (A.gram(), Q.conj().T @ Q),
+            "its own adjoint": (A.H @ A, Q.conj().T @ Q),
+            "built twice": (lo.Matrix(Q).H @ lo.Matrix(Q), Q.conj().T @ Q),
+            "weighted": (A.H @ lo.Diagonal(np.arange(1.0, 9) + 0j) @ A,
+                         (Q.conj().T * np.arange(1.0, 9)) @ Q),
+            "diagonal": (lo.Diagonal(w + 0j), np.diag(w)),
+        }  # fmt: skip
+        for name, (B, dense) in cases.items():
+            assert {"psd", "self_adjoint"} <= B.tags, name
+            L = to_lineax(B)
+            assert "diagonal" in B.tags or not lineax.is_symmetric(L), name
+            assert np.allclose(L.T.mv(jnp.asarray(b)), dense.T @ b), name
+
+            def solve(y: Any, L: Any = L) -> Any:
+                return lineax.linear_solve(L, y, lineax.CG(1e-12, 1e-12)).value
+
+            assert np.allclose(solve(jnp.asarray(b)), np.linalg.solve(dense, b)), name
+            _, back = jax.vjp(solve, jnp.asarray(b))
+            assert np.allclose(back(jnp.asarray(b))[0], np.linalg.solve(dense.T, b)), name
 
 
 @pytest.mark.parametrize("solver", ["normal", "lsmr"])

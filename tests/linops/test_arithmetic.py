@@ -275,6 +275,14 @@ def test_tags_claim_only_what_is_certain() -> None:
     M = matrix(3, 3)
     assert M.gram().tags >= {"psd", "self_adjoint"}
     assert "self_adjoint" not in (M.gram() @ M.gram()).tags
+    other = lo.Matrix(np.eye(3, dtype="f4") + 1)
+    for mirrored in (M.H @ M, matrix(3, 3).H @ M, M.H @ P @ M, P @ M.H @ other.H @ other @ M @ P):
+        assert mirrored.tags >= {"psd", "self_adjoint"}
+        assert mirrored.H is mirrored
+    assert "psd" in ((2 * M).H @ (3 * M)).tags
+    assert (M.H @ N @ M).tags == {"self_adjoint"}
+    for broken in (M @ M, M.H @ other, P @ M.H @ M, M.H @ other @ M):
+        assert not {"self_adjoint", "psd"} & broken.tags
     assert "nonnegative" in (lo.Matrix(np.ones((2, 3), "f4")) @ P).tags
     assert "nonnegative" not in (lo.Matrix(np.ones((2, 3), "f4")) @ N).tags
 
