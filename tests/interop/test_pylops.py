@@ -220,7 +220,7 @@ def test_real_parts_within_compositions_take_complex_values() -> None:
     for P in (R @ D, D @ R, (D @ R).H, pylops.VStack([D @ R, R]), pylops.BlockDiag([R, D])):
         A = lo.as_operator(P)
         x = np.resize(z + 1j, P.shape[1])
-        np.testing.assert_allclose(A @ x, P @ x)
+        np.testing.assert_allclose(A.matvec(x), P @ x)
         np.testing.assert_allclose(to_pylops(A) @ x, P @ x)
         assert dot_test(A) <= 16
 
