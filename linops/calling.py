@@ -18,13 +18,24 @@ import numpy as np
 from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
-from linops.precision import real_of
+from linops.precision import complex_of, real_of
 from linops.space import AnySpace, ProductSpace, Space
 
 if TYPE_CHECKING:
     from linops.operator import Operator
 
-__all__ = ["admitted", "batch_shape", "call", "chained", "derivable", "entrance", "guarded"]
+__all__ = [
+    "adjoint_hook",
+    "admitted",
+    "arrayed",
+    "as_arrays",
+    "batch_shape",
+    "call",
+    "chained",
+    "derivable",
+    "entrance",
+    "guarded",
+]
 
 
 def call(operator: Operator, x: Any) -> Any:
@@ -98,7 +109,7 @@ def admit(operator: Operator, x: Array, space: Space) -> Array:
     """`x` in the dtype of `space`; a higher precision is cast with one warning an operator."""
     dtype = arrays.dtype_of(x)
     if dtype == space.dtype:
-        return x if not arrays.is_numpy(x) else np.asarray(x)
+        return np.asarray(x, space.dtype) if arrays.is_numpy(x) else x
     if dtype.kind not in "biufc":
         raise DTypeError(
             f"{operator.name} takes numbers, got dtype {dtype}; convert them to {space.dtype}"
@@ -120,8 +131,39 @@ def entrance(operator: Any, hook: Callable[[Any], Any], adjoint: bool) -> Callab
     source, target, name = operator.domain, operator.codomain, operator.name
     if adjoint:
         source, target, name = target, source, f"{name}.H"
+        hook = adjoint_hook(operator, hook)
     through = partial(derivable, operator, adjoint=adjoint) if operator.linear else None
     return guarded(hook, source, target, operator.batched, name, through)
+
+
+def adjoint_hook(operator: Any, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`hook`, the adjoint of a user's leaf, with its real part taken where a real domain meets a
+    complex codomain: there the adjoint is one in the real part of the inner product."""
+    domain = operator.domain
+    if not operator.codomain.is_complex or all(space.is_complex for space in domain.members):
+        return hook
+
+    def real_part(part: Any, space: Space) -> Any:
+        part = part if arrays.is_array(part) else np.asarray(part)
+        if space.is_complex or arrays.dtype_of(part).kind != "c":
+            return part
+        return arrays.namespace(part).real(part)
+
+    return lambda y: _each(real_part, hook(y), domain)
+
+
+def arrayed(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` of a leaf with a result without axes, for which NumPy's arithmetic gives scalars
+    and an operator arrays."""
+
+    return lambda x: as_arrays(function(x))
+
+
+def as_arrays(y: Any) -> Any:
+    """`y`, or its members, with NumPy's scalars as arrays without axes."""
+    if isinstance(y, tuple):
+        return tuple(map(as_arrays, y))
+    return np.asarray(y) if isinstance(y, np.generic) else y
 
 
 def guarded(
@@ -329,7 +371,7 @@ def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
         raise ShapeError(f"{owner} returned {len(parts)} arrays; it declares {target}")
     held = []
     for part, space in zip(parts, target.members, strict=True):
-        if not arrays.is_array(part):
+        if not arrays.is_array(part) or isinstance(part, np.generic):
             part = np.asarray(part)
         if tuple(part.shape) != (*batch, *space.shape):
             raise ShapeError(
@@ -339,7 +381,11 @@ def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
         dtype = arrays.dtype_of(part)
         if dtype != space.dtype:
             if dtype.kind == "c" and not space.is_complex:
-                part = arrays.namespace(part).real(part)
+                raise DTypeError(
+                    f"{owner} returned {dtype} values for the real space {space}: their imaginary "
+                    "part would be lost; return the real part if that is meant, or declare a "
+                    f"space of dtype {complex_of(space.dtype)}"
+                )
             part = arrays.cast(part, space.dtype)
         held.append(part)
     return tuple(held) if isinstance(target, ProductSpace) else held[0]

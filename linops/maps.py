@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import calling, tracing
+from linops import arguments, calling, tracing
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.precision import Precision
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from linops.operator import LinearOperator
 
 __all__ = ["Operator"]
+
+_PUBLIC_ROOMS = ("linops.elementary.", "linops.functionals.", "linops.stencils.")
+# Their constructors are called by users; nodes of the algebra are made by what has checked.
 
 
 class Operator(ABC):
@@ -103,7 +106,10 @@ class Operator(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _freezing(cls.__init__)  # type: ignore[method-assign]
+            init = cls.__init__
+            if cls.__module__.startswith(_PUBLIC_ROOMS):
+                init = arguments.checked(init)
+            cls.__init__ = _freezing(init)  # type: ignore[method-assign]
         if "_aliases" not in cls.__dict__:
             # What a user's leaf returns may be a view of its input.
             cls._aliases = not cls._exact
@@ -160,6 +166,7 @@ class Operator(ABC):
     def __call__(self, x: Any) -> Any:
         return calling.call(self, x)
 
+    @arguments.checked
     def block(self, axis: str | int, start: int, stop: int, padded: bool = False) -> Operator:
         """The operator on a range of one axis.
 
@@ -312,7 +319,8 @@ class Operator(ABC):
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
         if self._exact:
-            return self._apply
+            flat = any(not space.ndim for space in self.codomain.members)
+            return calling.arrayed(self._apply) if flat else self._apply
         return calling.entrance(self, self._apply, adjoint=False)
 
     def _warn_once(self, message: str) -> None:
@@ -410,6 +418,9 @@ def _cached_names(cls: type) -> frozenset[str]:
         for name, value in vars(base).items()
         if isinstance(value, cached_property)
     )
+
+
+arguments.declare("Operator", arguments.Kind("an Operator", (Operator,)))
 
 
 def _match_rule(rule: Rule, domain: AnySpace, codomain: AnySpace, name: str) -> None:

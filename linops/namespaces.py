@@ -18,6 +18,7 @@ from linops.errors import DTypeError
 
 __all__ = [
     "Array",
+    "asarray",
     "cast",
     "combine",
     "convert",
@@ -31,11 +32,13 @@ __all__ = [
     "is_distributed",
     "is_first_process",
     "is_jax",
+    "is_masked",
     "is_numpy",
     "is_readable",
     "is_torch",
     "is_traced",
     "item",
+    "masked_error",
     "may_share_memory",
     "namespace",
     "on_host",
@@ -76,6 +79,47 @@ def is_array(x: object) -> bool:
         or is_torch(x)
         or is_jax(x)
     )
+
+
+def is_masked(x: object) -> bool:
+    """Whether `x` is an array of `numpy.ma`, or a list of them, whose masks NumPy would drop."""
+    if isinstance(x, np.ndarray):
+        return type(x) is not np.ndarray and hasattr(x, "mask") and hasattr(x, "filled")
+    if isinstance(x, (list, tuple)):
+        return any(is_masked(part) for part in x if isinstance(part, np.ndarray))
+    return False
+
+
+def masked_error(owner: str, name: str) -> DTypeError:
+    """The error for a masked array given to `owner` as its argument `name`."""
+    return DTypeError(
+        f"{owner} takes no masked array as {name}: nothing here reads the mask; fill it with "
+        f"{name}.filled(value), and give masked measurements weight 0 where weights are taken"
+    )
+
+
+def asarray(x: Any, owner: str, name: str) -> Array:
+    """`x` as an array of its namespace in native byte order, NumPy's for numbers and lists.
+
+    Raises
+    ------
+    DTypeError
+        For masked arrays, and for what holds no numbers, naming `owner` and the argument.
+    """
+    if type(x) is np.ndarray and x.dtype.isnative and x.dtype.kind in "biufc":
+        return x
+    if is_masked(x):
+        raise masked_error(owner, name)
+    if is_array(x) and not isinstance(x, np.ndarray):
+        return x
+    try:
+        found = np.asarray(x)
+    except ValueError as error:
+        raise DTypeError(f"{owner} takes an array as {name}, got {x!r:.60}: {error}") from None
+    if found.dtype.kind not in "biufc" and found.dtype.name != "bfloat16":
+        came = type(x).__name__ if found.dtype.kind == "O" else f"an array of dtype {found.dtype}"
+        raise DTypeError(f"{owner} takes an array of numbers as {name}, got {came}")
+    return _native(found)
 
 
 def is_distributed(x: object) -> bool:
@@ -171,13 +215,20 @@ def has_float64(x: Array) -> bool:
 def dtype_of(x: Array) -> np.dtype:
     """The dtype of `x` as a NumPy dtype.
 
-    bfloat16, which NumPy lacks, is reported as float16: another half precision.
+    bfloat16, which NumPy lacks, is reported as float16: another half precision. Big-endian
+    numbers are reported as what they become on entry, in the machine's own order.
     """
     dtype = x.dtype
-    if type(dtype) is np.dtype or isinstance(dtype, np.dtype):
-        return np.dtype("float16") if dtype.name == "bfloat16" else dtype
-    name = str(dtype).rsplit(".", 1)[-1]
-    return np.dtype("float16" if name == "bfloat16" else name)
+    if not isinstance(dtype, np.dtype):
+        found = _numpy_dtypes.get(dtype)
+        if found is None:
+            name = str(dtype).rsplit(".", 1)[-1]
+            found = np.dtype("float16" if name == "bfloat16" else name)
+            _numpy_dtypes[dtype] = found
+        return found
+    if dtype.kind == "V" and dtype.name == "bfloat16":
+        return np.dtype("float16")
+    return dtype if dtype.isnative else np.dtype(dtype.name)
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
@@ -186,10 +237,18 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     Raises
     ------
     DTypeError
-        Where the namespace would quietly give less: 64-bit numbers in JAX without x64.
+        For complex values to real ones, and where the namespace would quietly give less: 64-bit
+        numbers in JAX without x64.
     """
-    if type(x) is np.ndarray:
+    if isinstance(x, np.ndarray):
+        if is_masked(x):
+            raise masked_error("a cast", "array")
+        x = np.asarray(x)  # no subclass, whose rules are others
+        if x.dtype.kind == "c" and dtype.kind != "c":
+            raise _lossy(x.dtype, dtype)
         return x if x.dtype is dtype else x.astype(dtype, copy=False)
+    if dtype.kind != "c" and dtype_of(x).kind == "c":
+        raise _lossy(dtype_of(x), dtype)
     xp = namespace(x)
     if is_jax(x):
         _refuse_missing_x64(dtype)
@@ -208,6 +267,8 @@ def unify(*values: Array) -> tuple[Array, ...]:
     DTypeError
         For arrays of two libraries besides NumPy.
     """
+    if any(map(is_masked, values)):
+        raise masked_error("a conversion", "array")
     others = [x for x in values if is_array(x) and not is_numpy(x)]
     if not others:
         return tuple(np.asarray(x, np.float64) for x in values)
@@ -231,7 +292,9 @@ def to_numpy(x: Array) -> np.ndarray:
         For a JAX tracer: its values do not exist yet.
     """
     if isinstance(x, np.ndarray):
-        return x
+        if is_masked(x):
+            raise masked_error("a conversion", "array")
+        return x if x.dtype.isnative else _native(x)
     if is_traced(x):
         raise DTypeError(
             "a traced JAX array has no values to hand to NumPy; this step runs compiled host "
@@ -267,7 +330,9 @@ def convert(x: Array, like: Array) -> Array:
         For 64-bit numbers to JAX without x64, and for tracers that change library.
     """
     if type(x) is type(like) and not is_torch(x):
-        if is_numpy(x) or is_jax(x):
+        if is_numpy(x):
+            return _native(x)
+        if is_jax(x):
             return x
     if is_numpy(like):
         return to_numpy(x)
@@ -321,7 +386,7 @@ def snapshot(x: Array) -> Array:
     gradients reach them.
     """
     if is_numpy(x):
-        copy = np.array(x, order="C", copy=True)
+        copy = np.array(x, dtype_of(x) if x.dtype.kind in "biufc" else None, order="C", copy=True)
         copy.setflags(write=False)
         return copy
     return x
@@ -403,6 +468,20 @@ def combine(real: Array, imaginary: Array) -> Array:
         return sys.modules["torch"].complex(real, imaginary)
     dtype = np.dtype("complex128" if dtype_of(real).itemsize >= 8 else "complex64")
     return cast(real, dtype) + cast(imaginary, dtype) * 1j
+
+
+def _lossy(came: np.dtype, wanted: np.dtype) -> DTypeError:
+    return DTypeError(
+        f"{came} values came where {wanted} ones are wanted: their imaginary part would be lost; "
+        "take the real part yourself if that is meant, or declare complex spaces"
+    )
+
+
+_numpy_dtypes: dict[Any, np.dtype] = {}
+
+
+def _native(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="), copy=False)
 
 
 @functools.cache

@@ -24,18 +24,21 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import calling, tracing
+from linops import arguments, arrays, calling, tracing
 from linops.arrays import Array
 from linops.errors import ShapeError
 from linops.maps import Operator
 
-__all__ = ["LinearOperator", "Operator"]
+__all__ = ["AsOperator", "LinearOperator", "Operator"]
+
+AsOperator = Any
+"""A linear operator, or what `as_operator` makes one: a matrix, an operator of SciPy or PyLops."""
 
 
 class LinearOperator(Operator):
@@ -134,7 +137,10 @@ class LinearOperator(Operator):
 
         return spy(self, **options)
 
-    def columns(self, index: Any, axes: tuple[str | int, ...] | None = None) -> LinearOperator:
+    @arguments.checked
+    def columns(
+        self, index: Array, axes: str | int | Sequence[str | int] | None = None
+    ) -> LinearOperator:
         """A restricted to part of its domain: `A @ Scatter(domain, index, axes)`.
 
         Parameters
@@ -211,7 +217,8 @@ class LinearOperator(Operator):
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
         if self._exact:
-            return self._apply_adjoint
+            flat = any(not space.ndim for space in self.domain.members)
+            return calling.arrayed(self._apply_adjoint) if flat else self._apply_adjoint
         return calling.entrance(self, self._apply_adjoint, adjoint=True)
 
     @tracing.untraced
@@ -224,6 +231,50 @@ class LinearOperator(Operator):
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)
         return found
+
+
+def _operator_from(value: Any) -> Any:
+    """A matrix of NumPy or SciPy, or an operator of SciPy or PyLops, as an operator; what else
+    there is may be meant otherwise."""
+    if isinstance(value, Operator) or (arrays.is_array(value) and type(value) is not np.matrix):
+        return arguments.REFUSED
+    from linops.algebra.arithmetic import as_operator, is_wrapped
+
+    return as_operator(value) if is_wrapped(value) else arguments.REFUSED
+
+
+def _operator_advice(value: Any) -> str:
+    if isinstance(value, Operator):
+        return "what it has of linear operators is its derivative, .jacobian(x)"
+    if arrays.is_array(value) or isinstance(value, (list, tuple)):
+        return "say what the array is: linops.Matrix(array) or linops.Diagonal(array)"
+    if callable(value) and not isinstance(value, type):
+        return "wrap functions with linops.from_functions(apply, adjoint, domain=...)"
+    return ""
+
+
+arguments.declare(
+    "LinearOperator",
+    arguments.Kind("a linear operator", (LinearOperator,), _operator_from, _operator_advice),
+)
+
+
+def _anything_as_operator(value: Any) -> Any:
+    from linops.algebra.arithmetic import as_operator, is_wrapped
+
+    matrix = arrays.is_array(value) and len(value.shape) == 2
+    return as_operator(value) if matrix or is_wrapped(value) else arguments.REFUSED
+
+
+arguments.declare(
+    "AsOperator",
+    arguments.Kind(
+        "a linear operator or a matrix",
+        (LinearOperator,),
+        _anything_as_operator,
+        _operator_advice,
+    ),
+)
 
 
 @cache

@@ -11,6 +11,7 @@ hides in an inner product or an adjoint.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import arrays
+from linops import arguments, arrays
+from linops.arguments import Kind
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
 from linops.precision import complex_of
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from linops.operator import Operator
 
 __all__ = ["AnySpace", "ProductSpace", "Space", "inners"]
+
+_Extents = int | Sequence[int]
+_LONGEST = 2**31 - 1  # planes are counted in 32 bits where blocks are data of a program
 
 _DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
 
@@ -62,9 +67,10 @@ class Space:
     axes: tuple[str, ...] | None
     spacing: tuple[float, ...] | None
 
+    @arguments.checked
     def __init__(
         self,
-        shape: int | Sequence[int],
+        shape: _Extents,
         dtype: Any = "float32",
         axes: Sequence[str] | None = None,
         spacing: float | Sequence[float] | None = None,
@@ -117,6 +123,7 @@ class Space:
         """The element of ones, in the namespace and on the device of `like`."""
         return arrays.ones(self.shape, self.dtype, arrays.exemplar(like))
 
+    @arguments.checked
     def random(self, seed: int | np.random.Generator, like: Array | None = None) -> Array:
         """Independent standard normal entries, complex ones in a complex space.
 
@@ -172,6 +179,8 @@ class Space:
                 f"{owner} takes an array of a namespace such as NumPy, JAX or torch, got "
                 f"{type(x).__module__}.{type(x).__name__}; convert it, e.g. with numpy.asarray"
             )
+        if arrays.is_masked(x):
+            raise arrays.masked_error(owner, "array")
         n = len(self.shape)
         shape = tuple(x.shape)
         if len(shape) >= n and shape[len(shape) - n :] == self.shape:
@@ -263,6 +272,9 @@ class Space:
         return f"{self.describe_shape()} {self.dtype}"
 
 
+_Member = Space  # of a product
+
+
 @dataclass(frozen=True, init=False)
 class ProductSpace:
     """Tuples of elements, one for each member space.
@@ -279,7 +291,8 @@ class ProductSpace:
 
     _placed: ClassVar[bool] = False
 
-    def __init__(self, spaces: Sequence[Space]) -> None:
+    @arguments.checked
+    def __init__(self, spaces: Sequence[_Member]) -> None:
         members = tuple(spaces)
         if not members or not all(isinstance(space, Space) for space in members):
             raise ShapeError(
@@ -357,6 +370,7 @@ class ProductSpace:
         like = _one(like)
         return tuple(space.ones(like) for space in self.spaces)
 
+    @arguments.checked
     def random(
         self, seed: int | np.random.Generator, like: Array | None = None
     ) -> tuple[Array, ...]:
@@ -445,6 +459,53 @@ AnySpace = Space | ProductSpace
 """Either kind of space."""
 
 
+def _space_advice(value: Any) -> str:
+    if arrays.is_array(value):
+        return (
+            f"the space of that array is linops.Space({tuple(value.shape)}, "
+            f"{str(value.dtype).rsplit('.', 1)[-1]!r}), and linops.Diagonal(array) multiplies by it"
+        )
+    if hasattr(value, "domain") and hasattr(value, "codomain"):
+        return "its spaces are its .domain and its .codomain"
+    if isinstance(value, int) or (isinstance(value, tuple) and value):
+        return f"make one with linops.Space({value!r})"
+    return "make one with linops.Space(shape)"
+
+
+def _one_array_advice(value: Any) -> str:
+    if isinstance(value, ProductSpace):
+        return "pick a member of the product space first"
+    return _space_advice(value)
+
+
+arguments.declare(
+    "Space",
+    Kind(
+        "a plain Space",
+        (Space,),
+        advice=_one_array_advice,
+        error=lambda value: ShapeError if isinstance(value, ProductSpace) else DTypeError,
+    ),
+)
+arguments.declare(
+    "_Member",
+    Kind(
+        "a plain Space",
+        (Space,),
+        advice=lambda value: (
+            "products do not nest, list the members flat"
+            if isinstance(value, ProductSpace)
+            else "make one with linops.Space(shape)"
+        ),
+        error=lambda value: ShapeError,
+    ),
+)
+arguments.declare("ProductSpace", Kind("a ProductSpace", (ProductSpace,), advice=_space_advice))
+arguments.declare(
+    "AnySpace", Kind("a Space or a ProductSpace", (Space, ProductSpace), advice=_space_advice)
+)
+
+
 def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:
     """Several inner products `(space, a, b)` at once, as 0-d arrays of the elements' namespace.
 
@@ -481,14 +542,23 @@ def _added(values: Sequence[Any]) -> Any:
     return sum(values[1:], values[0])
 
 
-def _extents(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _extents(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, np.ndarray) and shape.ndim == 1:
+        shape = shape.tolist()
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     try:
-        extents = tuple(int(n.__index__()) for n in entries)
-    except AttributeError:
-        raise ShapeError(f"a shape is whole numbers, got {shape!r}") from None
-    if any(isinstance(n, bool) for n in entries) or any(n < 0 for n in extents):
+        extents = tuple(int(operator.index(n)) for n in entries)
+    except (TypeError, RuntimeError):
+        raise ShapeError(
+            f"a shape is whole numbers, got {arguments.described(shape)}; e.g. linops.Space((4, 5))"
+        ) from None
+    if any(isinstance(n, bool | np.bool_) for n in entries) or any(n < 0 for n in extents):
         raise ShapeError(f"a shape is non-negative whole numbers, got {shape!r}")
+    if any(n > _LONGEST for n in extents):
+        raise ShapeError(
+            f"an axis has at most {_LONGEST} planes, which 32 bits count, got the shape {shape!r}; "
+            "fold the axis into two"
+        )
     return extents
 
 
@@ -510,7 +580,7 @@ def _dtype(dtype: Any) -> np.dtype:
             f"a space's dtype is one of {', '.join(_DTYPES)}, got {found.name}; "
             "operators cast integers and booleans on entry by themselves"
         )
-    return found
+    return np.dtype(found.name)  # in the machine's own byte order
 
 
 def _names(axes: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:

@@ -220,6 +220,8 @@ class Placement:
 
         For operands of one run, and for arrays that their maker gives away.
         """
+        if arrays.is_masked(x):
+            raise arrays.masked_error("a placement", "array")
         if self.holds(x):
             return taken(self, x)
         try:

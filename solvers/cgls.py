@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checking
 from linops.operator import LinearOperator
 from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative
@@ -28,6 +29,7 @@ _REFRESH = LONGEST
 
 
 @no_graph()
+@checking("A")
 def cgls(
     A: LinearOperator,
     y: Any,

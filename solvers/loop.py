@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import held
 from linops.errors import CheckpointError
 from linops.operator import LinearOperator
 from linops.space import AnySpace
@@ -118,6 +119,8 @@ class Run:
         self._saved_at = -1
         self._by_residual = by_residual
         self._tolerances = {"rtol": self._rtol, "atol": self._atol, **(tolerances or {})}
+        for path, of in ((checkpoint_directory, "checkpoint_directory"), (resume, "resume")):
+            held("Path | None", path, name, of)
         if checkpoint_directory is not None or resume is not None:
             self._checkpoints = Checkpointer(
                 name,

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from linops import arrays
+from linops.arguments import wrong
 from linops.space import Space
 from solvers.controls import positive_count
 
@@ -66,6 +68,13 @@ class Partitions:
             return cls(order=value, capped=True)
         if isinstance(value, (int, np.integer)):
             return cls(counts=(int(value),))
+        if not isinstance(value, Sequence | np.ndarray):
+            raise wrong(
+                "vcd",
+                "partitions",
+                value,
+                "a count, counts, index arrays, an order, or Partitions",
+            )
         entries = list(value)
         if entries and all(np.ndim(entry) == 0 for entry in entries):
             return cls(counts=tuple(entries))
@@ -101,7 +110,7 @@ def region(roi: Any, plane: tuple[int, int]) -> np.ndarray:
         x = (2 * np.arange(nx) - (nx - 1)) / nx
         mask = y[:, None] ** 2 + x**2 <= 1
     else:
-        mask = np.asarray(roi)
+        mask = arrays.to_numpy(arrays.asarray(roi, "vcd", "roi"))
         if mask.shape != plane and not (plane[0] == 1 and mask.shape == (plane[1],)):
             raise ValueError(f"roi has shape {mask.shape}; the plane of the domain is {plane}")
         if not np.isin(mask, (0, 1)).all():
@@ -132,7 +141,7 @@ def partition(
         For the orders that draw; one subset draws nothing.
     """
     if callable(order):
-        return checked(list(order(positions, plane, count, seed)), positions)
+        return padded_subsets(list(order(positions, plane, count, seed)), positions)
     if count == 1:
         return [positions.copy()]
     rng = np.random.default_rng([seed, count])
@@ -151,22 +160,22 @@ def partition(
         high = max(d for d in range(1, math.isqrt(count) + 1) if count % d == 0)
         wide = count // high
         dealt = positions[np.argsort((y % high) * wide + x % wide, kind="stable")]
-    return checked(np.array_split(dealt, count), positions)
+    return padded_subsets(np.array_split(dealt, count), positions)
 
 
-def checked(subsets: Sequence[Any], positions: np.ndarray) -> list[np.ndarray]:
+def padded_subsets(subsets: Sequence[Any], positions: np.ndarray) -> list[np.ndarray]:
     """The subsets padded to one length, if they are disjoint and within the positions."""
-    arrays = [np.asarray(subset) for subset in subsets]
-    if not arrays or any(a.ndim != 1 or a.dtype.kind not in "iu" for a in arrays):
+    parts = [np.asarray(subset) for subset in subsets]
+    if not parts or any(a.ndim != 1 or a.dtype.kind not in "iu" for a in parts):
         raise ValueError("partitions are one-dimensional arrays of whole numbers")
-    found = np.concatenate([a[a >= 0] for a in arrays]).astype(np.int64)
+    found = np.concatenate([a[a >= 0] for a in parts]).astype(np.int64)
     if len(found) != len(positions) or not np.array_equal(np.sort(found), np.sort(positions)):
         raise ValueError(
             f"partitions hold {len(found)} positions, {len(np.unique(found))} different ones; "
             f"they are to hold each of the {len(positions)} positions of the region once"
         )
-    length = max(len(a) for a in arrays)
-    return [np.concatenate([a, np.full(length - len(a), -1)]).astype(np.int64) for a in arrays]
+    length = max(len(a) for a in parts)
+    return [np.concatenate([a, np.full(length - len(a), -1)]).astype(np.int64) for a in parts]
 
 
 def _bit_reversed(count: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from linops import arrays
+from linops.arguments import checking
 from linops.functionals import Proximity
 from linops.operator import LinearOperator
 from linops.space import Space
@@ -14,6 +15,7 @@ from solvers.vcd import vcd
 __all__ = ["prox_map"]
 
 
+@checking("A")
 def prox_map(
     A: LinearOperator,
     y: Any,

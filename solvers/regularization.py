@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checking
 from linops.operator import LinearOperator
 from linops.space import Space
 from solvers.elements import require_finite
@@ -31,6 +32,7 @@ class Regularization(NamedTuple):
     sigma_prox: float
 
 
+@checking("A")
 def automatic_regularization(
     A: LinearOperator,
     y: Any,

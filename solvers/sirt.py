@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checking
 from linops.operator import LinearOperator
 from linops.space import AnySpace
 from solvers.compiled import iterate
@@ -30,6 +31,7 @@ _GRAZING = 1e-6
 
 
 @no_graph()
+@checking("A")
 def sirt(
     A: LinearOperator,
     y: Any,

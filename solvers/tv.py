@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checking
 from linops.functionals import TotalVariation
 from linops.operator import LinearOperator
 from linops.space import Space
@@ -38,6 +39,7 @@ _EPS = 1e-6
 
 
 @no_graph()
+@checking("A")
 def tv(
     A: LinearOperator,
     y: Any,

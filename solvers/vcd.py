@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from linops.arguments import checking
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite
 from solvers.loop import Run, no_graph
-from solvers.partitions import Partitions, checked, partition, plane_of, region
+from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
 from solvers.subsets import Descent
 from solvers.weights import measurement_weights
@@ -31,6 +32,7 @@ _REFRESH = 10
 
 
 @no_graph()
+@checking("A", "prior")
 def vcd(
     A: LinearOperator,
     y: Any,
@@ -114,6 +116,8 @@ def vcd(
     ):
         raise ValueError(f"prior is {prior!r}; it is a functional on {domain}, or None")
     sigma = 1.0 if sigma_y is None else positive("sigma_y", sigma_y)
+    if not 1e-150 <= sigma <= 1e150:
+        raise ValueError(f"sigma_y is {sigma_y!r}; its square leaves the range of float64")
     low, high = bounds_pair(bounds)
     max_step = positive("max_step", max_step)
     if max_step >= 2:
@@ -123,7 +127,7 @@ def vcd(
     plane = plane_of(domain)
     positions = region(roi, plane)
     schedule = Partitions.of(partitions)
-    explicit = checked(schedule, positions) if isinstance(schedule, list) else None
+    explicit = padded_subsets(schedule, positions) if isinstance(schedule, list) else None
     w = _weights(weights, y, codomain)
     run = Run(
         "vcd",

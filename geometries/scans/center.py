@@ -161,7 +161,7 @@ def offset_to_center(offset: float, columns: int, pitch: float = 1.0) -> float:
 
 
 def _row_of(projections: Array, row: int | None) -> np.ndarray:
-    host = arrays.to_numpy(projections) if arrays.is_array(projections) else np.asarray(projections)
+    host = arrays.to_numpy(arrays.asarray(projections, "find_center", "projections"))
     if host.ndim == 3:
         host = host[:, host.shape[1] // 2 if row is None else row]
     if host.ndim != 2 or min(host.shape) < 2 or host.dtype.kind not in "biuf":

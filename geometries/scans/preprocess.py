@@ -282,7 +282,7 @@ def _resample(rows: np.ndarray, place: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 
 def _real(values: Any, name: str) -> np.ndarray:
-    host: np.ndarray = np.asarray(arrays.to_numpy(values) if arrays.is_array(values) else values)
+    host = arrays.to_numpy(arrays.asarray(values, "preprocessing", name))
     if host.dtype.kind not in "biuf":
         raise DTypeError(f"{name} has dtype {host.dtype}; it is an array of real numbers")
     if host.dtype.kind == "f":

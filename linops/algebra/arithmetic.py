@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arguments, arrays
 from linops.algebra import nonlinear, placed
 from linops.algebra.complexify import complexify
 from linops.algebra.product import Product
@@ -31,6 +31,7 @@ __all__ = [
     "compose",
     "divide",
     "flat_product",
+    "is_wrapped",
     "matmul",
     "multiply",
     "power",
@@ -60,15 +61,24 @@ def as_operator(value: Any) -> LinearOperator:
 
         foreign: LinearOperator = from_foreign(value)
         return foreign
-    raise TypeError(
-        f"expected a linear operator, a matrix, or a SciPy or PyLops operator, got "
-        f"{type(value).__name__}; wrap functions with from_functions"
+    raise arguments.wrong(
+        "an operator's arithmetic",
+        "operand",
+        value,
+        "a linear operator, a matrix, or a SciPy or PyLops operator",
+        "wrap functions with linops.from_functions",
     )
+
+
+def is_wrapped(value: Any) -> bool:
+    """Whether `value` can only mean an operator: a NumPy or sparse matrix, or one of SciPy or
+    PyLops. A plain array may be an element too."""
+    return isinstance(value, np.matrix) or is_sparse(value) or _is_foreign(value)
 
 
 def matmul(left: Operator, right: Any) -> Any:
     """`left @ right`: composition with an operator, application to anything else."""
-    if isinstance(right, Operator) or is_sparse(right) or _is_foreign(right):
+    if isinstance(right, Operator) or is_wrapped(right):
         inner: Any = right if isinstance(right, Operator) else as_operator(right)
         if left.linear and inner.linear:
             return compose(left, inner)  # type: ignore[arg-type]
@@ -84,7 +94,7 @@ def rmatmul(right: Operator, left: Any) -> Any:
     """`left @ right` for a `left` that is no operator of ours: `array @ A` is `A.T @ array`."""
     if not isinstance(right, LinearOperator):
         return matmul(as_operator(left), right)
-    if is_sparse(left) or _is_foreign(left):
+    if is_wrapped(left):
         return compose(as_operator(left), right)
     return right.T(left)
 

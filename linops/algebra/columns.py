@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from linops import arrays
@@ -14,7 +15,7 @@ __all__ = ["columns"]
 
 
 def columns(
-    operator: LinearOperator, index: Any, axes: tuple[str | int, ...] | None = None
+    operator: LinearOperator, index: Any, axes: str | int | Sequence[str | int] | None = None
 ) -> LinearOperator:
     """`operator.columns(index, axes)`: the leaf's own way, else `operator @ Scatter`."""
     from linops.algebra.arithmetic import compose

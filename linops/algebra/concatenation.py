@@ -16,11 +16,12 @@ from linops.algebra.members import in_one_dtype, members_of, plain_space, spread
 from linops.algebra.placed import refuse_shares
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
+from linops.arguments import checked
 from linops.cost import Cost
 from linops.elementary.planes import axis_number, resized
 from linops.elementary.windows import Crop
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import Space
@@ -28,7 +29,8 @@ from linops.space import Space
 __all__ = ["Concatenation", "concat"]
 
 
-def concat(operators: Iterable[Any], axis: str | int = 0) -> LinearOperator:
+@checked
+def concat(operators: Iterable[AsOperator], axis: str | int = 0) -> LinearOperator:
     """The outputs of operators with one domain, joined into one array along `axis`.
 
     Parameters

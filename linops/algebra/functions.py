@@ -8,6 +8,7 @@ from typing import Any
 
 from linops import calling
 from linops.algebra.blockwise import block_of_any_extent
+from linops.arguments import checked
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
@@ -17,6 +18,7 @@ from linops.transforms.closures import closed_over, filled
 __all__ = ["FunctionOperator", "from_functions"]
 
 
+@checked
 def from_functions(
     apply: Callable[[Any], Any],
     adjoint: Callable[[Any], Any] | None = None,

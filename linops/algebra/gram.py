@@ -135,5 +135,6 @@ def gram(operator: LinearOperator, weights: Any = None) -> LinearOperator:
             "block_diagonal([Diagonal(w) ...])"
         )
     if not arrays.is_array(weights):
-        weights = np.broadcast_to(np.asarray(weights), operator.codomain.shape)
+        whole = arrays.asarray(weights, "gram", "weights")
+        weights = np.broadcast_to(whole, operator.codomain.shape)
     return Gram(operator, Diagonal(weights, operator.codomain))

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from linops import arrays
 from linops.algebra.complexify import complexify
 from linops.algebra.members import in_one_dtype
+from linops.arguments import checked
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Rule
 from linops.space import Space
@@ -19,7 +20,8 @@ from linops.space import Space
 __all__ = ["Kronecker", "kron"]
 
 
-def kron(a: Any, b: Any) -> LinearOperator:
+@checked
+def kron(a: AsOperator, b: AsOperator) -> LinearOperator:
     """`a` on the leading axes and `b` on the trailing axes of one array.
 
     The matrix is the Kronecker product of the matrices of a and b, entries in C order. Spaces have

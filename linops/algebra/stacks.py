@@ -18,8 +18,9 @@ from linops.algebra.members import (
 )
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
+from linops.arguments import checked
 from linops.cost import Cost
-from linops.operator import LinearOperator
+from linops.operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Relation, Rule
 
@@ -29,7 +30,8 @@ _Parts = tuple[tuple[Callable[[Any], Any], Any], ...]
 # Functions of terms, each with the place of its part in a tuple.
 
 
-def vstack(operators: Iterable[Any]) -> LinearOperator:
+@checked
+def vstack(operators: Iterable[AsOperator]) -> LinearOperator:
     """`x -> (A @ x, B @ x, ...)`: one domain, a product space of codomains.
 
     Members may be operators or matrices; product codomains are flattened.
@@ -38,13 +40,15 @@ def vstack(operators: Iterable[Any]) -> LinearOperator:
     return VStack(terms)
 
 
-def hstack(operators: Iterable[Any]) -> LinearOperator:
+@checked
+def hstack(operators: Iterable[AsOperator]) -> LinearOperator:
     """`(x, y, ...) -> A @ x + B @ y + ...`: a product space of domains, one codomain."""
     terms = members_of(operators, "hstack", "codomain")
     return HStack(terms)
 
 
-def block_diagonal(operators: Iterable[Any]) -> LinearOperator:
+@checked
+def block_diagonal(operators: Iterable[AsOperator]) -> LinearOperator:
     """`(x, y, ...) -> (A @ x, B @ y, ...)`."""
     terms = members_of(operators, "block_diagonal", None)
     return BlockDiagonal(terms)

@@ -16,7 +16,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import axis_number, numbered, with_row
+from linops.elementary.planes import axis_numbers, numbered, with_row
 from linops.elementary.sliding import Line, direct_sum, fast_length, spectral_sum
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -76,7 +76,7 @@ class Convolve(LinearOperator):
     def __init__(
         self,
         space: Space,
-        kernel: Any,
+        kernel: Array,
         axes: str | int | Sequence[str | int] | None = None,
         *,
         boundary: str = "zero",
@@ -345,8 +345,7 @@ class Convolve(LinearOperator):
 
 
 def _checked(kernel: Any, space: Space) -> Array:
-    if not arrays.is_array(kernel):
-        kernel = np.asarray(kernel)
+    kernel = arrays.asarray(kernel, "Convolve", "kernel")
     kind = arrays.dtype_of(kernel).kind
     if kind not in "biufc":
         raise DTypeError(f"Convolve: a kernel holds numbers, got dtype {kernel.dtype}")
@@ -362,13 +361,11 @@ def _checked(kernel: Any, space: Space) -> Array:
 def _axes(space: Space, kernel: Array, axes: Any) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(space.ndim - kernel.ndim, space.ndim))
-    if isinstance(axes, (str, int)):
-        axes = (axes,)
-    numbers = tuple(axis_number(space, axis) for axis in axes)
-    if len(numbers) != kernel.ndim or len(set(numbers)) != len(numbers):
+    numbers = axis_numbers(space, axes, "Convolve")
+    if len(numbers) != kernel.ndim:
         raise ShapeError(
             f"Convolve: the kernel has {kernel.ndim} axes, one for each convolved axis once; got "
-            f"the axes {tuple(axes)!r}"
+            f"the axes {axes!r}"
         )
     return numbers
 

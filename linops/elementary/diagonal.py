@@ -41,8 +41,7 @@ class Diagonal(LinearOperator):
     _exact: ClassVar[bool] = True
 
     def __init__(self, array: Array, domain: Space | None = None) -> None:
-        if not arrays.is_array(array):
-            array = np.asarray(array)
+        array = arrays.asarray(array, "Diagonal", "array")
         kind = arrays.dtype_of(array).kind
         if kind in "biu" and not arrays.is_traced(array):
             wanted = np.dtype("float32") if domain is None else domain.dtype

@@ -19,7 +19,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_number, numbered, resized_one
+from linops.elementary.planes import axis_numbers, numbered, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of
@@ -95,13 +95,8 @@ class FFT(LinearOperator):
                 f"FFT: the spectrum of a complex space {space} has no symmetry to halve; leave "
                 'real="auto"'
             )
-        if axes is None:
-            axes = tuple(range(space.ndim))
-        elif isinstance(axes, (str, int)):
-            axes = (axes,)
-        numbers = tuple(axis_number(space, axis) for axis in axes)
-        if len(set(numbers)) != len(numbers):
-            raise ShapeError(f"FFT: axes {axes!r} name one axis twice")
+        axes = tuple(range(space.ndim)) if axes is None else axes
+        numbers = axis_numbers(space, axes, "FFT")
         half = not space.is_complex and real != "full" and bool(numbers)
         self._set_up(space, numbers, norm, half)
 

@@ -18,7 +18,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_number, numbered, resized_one, with_row
+from linops.elementary.planes import axis_numbers, numbered, resized_one, with_row
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import real_of
@@ -79,9 +79,9 @@ class Interpolate(LinearOperator):
     def __init__(
         self,
         space: Space,
-        points: Any = None,
+        points: Array | None = None,
         *,
-        displacement: Any = None,
+        displacement: Array | None = None,
         axes: str | int | Sequence[str | int] | None = None,
         names: Sequence[str] | None = None,
         reach: int | Sequence[int] | None = None,
@@ -92,15 +92,12 @@ class Interpolate(LinearOperator):
             raise ShapeError("Interpolate takes points or a displacement, one of the two")
         given = _checked(displacement if points is None else points)
         count = int(given.shape[0])
-        if axes is None:
-            axes = tuple(range(space.ndim - count, space.ndim))
-        elif isinstance(axes, (str, int)):
-            axes = (axes,)
-        numbers = tuple(axis_number(space, axis) for axis in axes)
-        if count == 0 or len(numbers) != count or len(set(numbers)) != count:
+        axes = tuple(range(space.ndim - count, space.ndim)) if axes is None else axes
+        numbers = axis_numbers(space, axes, "Interpolate")
+        if count == 0 or len(numbers) != count:
             raise ShapeError(
                 f"Interpolate: the first axis of the points counts their coordinates, one for each "
-                f"of the axes {tuple(axes)!r} of {space}; got shape {tuple(given.shape)}"
+                f"of the axes {axes!r} of {space}; got shape {tuple(given.shape)}"
             )
         shape = tuple(int(n) for n in given.shape[1:])
         extents = tuple(space.shape[i] for i in numbers)
@@ -380,8 +377,7 @@ class Interpolate(LinearOperator):
 
 
 def _checked(points: Any) -> Array:
-    if not arrays.is_array(points):
-        points = np.asarray(points)
+    points = arrays.asarray(points, "Interpolate", "points")
     kind = arrays.dtype_of(points).kind
     if kind not in "iuf":
         raise DTypeError(f"Interpolate: coordinates are real numbers, got dtype {points.dtype}")

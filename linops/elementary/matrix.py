@@ -44,8 +44,8 @@ class Matrix(LinearOperator):
         self, array: Any, domain: Space | None = None, codomain: Space | None = None
     ) -> None:
         sparse = is_sparse(array)
-        if not sparse and not arrays.is_array(array):
-            array = np.asarray(array)
+        if not sparse:
+            array = arrays.asarray(array, "Matrix", "array")
         if array.ndim != 2:
             raise ShapeError(f"Matrix takes a two-dimensional array, got shape {array.shape}")
         dtype = np.dtype(array.dtype) if sparse else arrays.dtype_of(array)
@@ -72,7 +72,7 @@ class Matrix(LinearOperator):
             complex_of(domain.dtype) if dtype.kind == "c" else np.empty(0, domain.dtype).real.dtype
         )
         if sparse:
-            self.array = array.tocsr().astype(own)
+            self.array = _merged(array, own)
         else:
             self.array = arrays.snapshot(arrays.cast(array, own))
 
@@ -189,6 +189,16 @@ def is_sparse(array: Any) -> bool:
     """Whether `array` is a SciPy sparse array or matrix; SciPy is not imported."""
     module = sys.modules.get("scipy.sparse")
     return module is not None and bool(module.issparse(array))
+
+
+def _merged(array: Any, dtype: np.dtype) -> Any:
+    """In compressed rows of its own, entries that are given twice added up: what squares or counts
+    entries sees each once."""
+    found = array.tocsr().astype(dtype)
+    if found is array or np.may_share_memory(found.data, getattr(array, "data", found.data)):
+        found = found.copy()
+    found.sum_duplicates()
+    return found
 
 
 def _rule(domain: Space, codomain: Space) -> Rule:

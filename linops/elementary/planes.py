@@ -14,6 +14,7 @@ from linops.space import AnySpace, ProductSpace, Space
 __all__ = [
     "Cut",
     "axis_number",
+    "axis_numbers",
     "cuts_named",
     "map_members",
     "names_beside",
@@ -38,6 +39,17 @@ def axis_number(space: Space, axis: str | int) -> int:
     if not 0 <= number < space.ndim:
         raise ShapeError(f"axis {axis} is outside the {space.ndim} axes of the space {space}")
     return number
+
+
+def axis_numbers(
+    space: Space, axes: str | int | Sequence[str | int], owner: str
+) -> tuple[int, ...]:
+    """The positions of one axis or several, by name or number, none of them twice."""
+    several = (axes,) if isinstance(axes, (str, int)) else tuple(axes)
+    numbers = tuple(axis_number(space, axis) for axis in several)
+    if len(set(numbers)) != len(numbers):
+        raise ShapeError(f"{owner}: axes {axes!r} name one axis twice")
+    return numbers
 
 
 def resized(space: AnySpace, cuts: Sequence[Cut], extent: int) -> AnySpace:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from linops import arrays
+from linops.arguments import checked
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.plane_windows import PlaneMask
@@ -99,6 +100,7 @@ class Power(Pointwise):
         return Power(space, self.exponent)
 
 
+@checked
 def transmission(projector: LinearOperator, unattenuated: Any = 1.0) -> Operator:
     """Beer-Lambert: `I0 exp(-A x)`, what a detector counts behind an object.
 

@@ -12,7 +12,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_number, numbered, resized_one
+from linops.elementary.planes import axis_numbers, numbered, resized_one
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -52,13 +52,8 @@ class SumOver(LinearOperator):
     def __init__(self, space: Space, axes: str | int | Sequence[str | int] | None = None) -> None:
         if not isinstance(space, Space):
             raise ShapeError("SumOver takes one array: pick a member of the product space first")
-        if axes is None:
-            axes = tuple(range(space.ndim))
-        elif isinstance(axes, (str, int)):
-            axes = (axes,)
-        numbers = tuple(sorted(axis_number(space, axis) for axis in axes))
-        if len(set(numbers)) != len(numbers):
-            raise ShapeError(f"SumOver: axes {axes!r} name one axis twice")
+        axes = tuple(range(space.ndim)) if axes is None else axes
+        numbers = tuple(sorted(axis_numbers(space, axes, "SumOver")))
         self._set_up(space, numbers)
 
     def _set_up(self, space: Space, numbers: tuple[int, ...]) -> None:

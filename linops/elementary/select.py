@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_number, cuts_named, numbered, resized
+from linops.elementary.planes import axis_numbers, cuts_named, numbered, resized
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Member, Rule
@@ -31,8 +32,8 @@ class Scatter(LinearOperator):
         Integers, shape (s,): flat positions in C order along `axes`; -1 is inert, repeated
         positions add up.
     axes
-        The axes that the positions run over: the last two by default, the only one in one
-        dimension. The others stay whole: the domain is `(others, s)`.
+        The axes that the positions run over, one or several by name or number: the last two by
+        default, the only one in one dimension. The others stay whole: the domain is `(others, s)`.
 
     Raises
     ------
@@ -45,7 +46,9 @@ class Scatter(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, space: Space, index: Any, axes: tuple[str | int, ...] | None = None) -> None:
+    def __init__(
+        self, space: Space, index: Array, axes: str | int | Sequence[str | int] | None = None
+    ) -> None:
         numbers = indexed_axes(space, axes)
         index = _checked(index, math.prod(space.shape[i] for i in numbers))
         small, rows = _picked(space, numbers, int(index.shape[0]))
@@ -88,7 +91,9 @@ class Restriction(LinearOperator):
     batched = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, space: Space, index: Any, axes: tuple[str | int, ...] | None = None) -> None:
+    def __init__(
+        self, space: Space, index: Array, axes: str | int | Sequence[str | int] | None = None
+    ) -> None:
         numbers = indexed_axes(space, axes)
         index = _checked(index, math.prod(space.shape[i] for i in numbers))
         small, rows = _picked(space, numbers, int(index.shape[0]))
@@ -122,16 +127,13 @@ class Restriction(LinearOperator):
         return Cost.streaming(self.codomain, self.codomain, 0.0)
 
 
-def indexed_axes(space: Space, axes: tuple[str | int, ...] | None) -> tuple[int, ...]:
+def indexed_axes(space: Space, axes: str | int | Sequence[str | int] | None) -> tuple[int, ...]:
     """The numbers of the axes that flat positions run over (the last two by default)."""
     if not isinstance(space, Space):
         raise ShapeError("positions run over one array: pick a member of the product space first")
     if axes is None:
         return tuple(range(max(space.ndim - 2, 0), space.ndim))
-    numbers = tuple(axis_number(space, axis) for axis in axes)
-    if len(set(numbers)) != len(numbers):
-        raise ShapeError(f"axes {axes!r} name one axis twice")
-    return numbers
+    return axis_numbers(space, axes, "positions along axes")
 
 
 def shifted(
@@ -149,10 +151,9 @@ def shifted(
 
 
 def _checked(index: Any, size: int) -> Array:
-    if not arrays.is_array(index):
-        index = np.asarray(index)
-        if index.size == 0:
-            index = index.astype(np.int64)
+    if not arrays.is_array(index) and np.size(index) == 0:
+        index = np.zeros(np.shape(index), np.int64)
+    index = arrays.asarray(index, "an index of positions", "index")
     if index.ndim != 1:
         raise ShapeError(f"an index of positions has one axis, got shape {tuple(index.shape)}")
     if arrays.dtype_of(index).kind not in "iu":
@@ -167,7 +168,17 @@ def _checked(index: Any, size: int) -> Array:
                 f"entry {int(bad[0])} of the index is {int(host[bad[0]])}; positions run from 0 to "
                 f"{size - 1}, and -1 is inert"
             )
-    return index
+    return _wide(index)
+
+
+def _wide(index: Array) -> Array:
+    """The positions in a signed dtype that holds every count they are compared with: -1 stays -1,
+    products of extents do not wrap around, and every library takes them."""
+    dtype = arrays.dtype_of(index)
+    if dtype.name in ("int32", "int64"):
+        return index
+    small = dtype.itemsize < 4 or not arrays.has_float64(index)
+    return arrays.cast(index, np.dtype("int32" if small else "int64"))
 
 
 def _picked(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import arrays
+from linops import arguments, arrays
 from linops.arrays import Array
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
@@ -91,8 +91,10 @@ class Entries(Functional):
 
     def _admit_table(self, value: Any, name: str, dtype: np.dtype | None = None) -> Any:
         """A number, or an array of the domain's shape that nobody else can change."""
-        if not arrays.is_array(value):
-            return float(value)
+        if arrays.is_masked(value):
+            raise arrays.masked_error(self.name, name)
+        if not arrays.is_array(value) or (arrays.is_numpy(value) and not value.ndim):
+            return float(arguments.held("float", value, self.name, name))
         space = self._space
         if tuple(value.shape) != space.shape:
             raise ShapeError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linops import arrays, calling
+from linops import arguments, arrays, calling
 from linops.arrays import Array
 from linops.errors import DTypeError
 from linops.functionals.derivatives import GradientMap, Row, bare
@@ -94,7 +94,7 @@ class Functional(Operator):
         NotImplementedError
             Where there is no closed form.
         """
-        return self._prox(self._admit(x), _step(step))
+        return calling.as_arrays(self._prox(self._admit(x), _step(step)))
 
     def conjugate_prox(self, x: Any, step: Any) -> Any:
         """The proximal map of the convex conjugate, `argmin_u |u - x|^2 / 2 + step * f*(u)`.
@@ -105,8 +105,9 @@ class Functional(Operator):
         x = self._admit(x)
         inner = self._prox(_each(lambda part: part / step, x), 1.0 / step)
         if isinstance(x, tuple):
-            return tuple(part - step * other for part, other in zip(x, inner, strict=True))
-        return x - step * inner
+            found = tuple(part - step * other for part, other in zip(x, inner, strict=True))
+            return calling.as_arrays(found)
+        return calling.as_arrays(x - step * inner)
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The operator S with `f(x + d) <= f(x) + <gradient(x), d> + <d, S d> / 2` for all d.
@@ -254,6 +255,9 @@ class Functional(Operator):
         return clone
 
 
+arguments.declare("Functional", arguments.Kind("a functional", (Functional,)))
+
+
 def recorded(x: Any) -> bool:
     """Whether JAX traces x, or torch records or transforms it."""
     from linops.transforms.torch_function import recording
@@ -264,9 +268,9 @@ def recorded(x: Any) -> bool:
 def positive_number(value: Any, what: str, zero: bool = False) -> Any:
     """`value` as a Python float > 0 (>= 0 with `zero`); arrays that are traced or recorded, and
     JAX arrays, as they are."""
-    if arrays.is_array(value) and (arrays.is_jax(value) or recorded(value)):
+    if arrays.is_array(value) and not value.ndim and (arrays.is_jax(value) or recorded(value)):
         return value
-    number = float(value)
+    number = float(arguments.held("float", value, "a functional", what))
     if not (math.isfinite(number) and (number >= 0 if zero else number > 0)):
         raise ValueError(f"{what} is {value}; it is a finite number {'>=' if zero else '>'} 0")
     return number

@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.functionals.differences import Differences, compilable, narrow_pair, passes, volume
-from linops.functionals.functional import recorded
+from linops.functionals.functional import positive_number
 from linops.operator import Operator
 from linops.space import Space
 
@@ -72,8 +72,8 @@ class QGGMRF(Differences):
         super().__init__(space)
         # Exponents are structure, T and sigma_x are data.
         self._exponents = (float(p), float(q))
-        self.T = _positive("T", T)
-        self.sigma_x = _positive("sigma_x", sigma_x)
+        self.T = positive_number(T, "T")
+        self.sigma_x = positive_number(sigma_x, "sigma_x")
         self.neighbour_weights = _weights(neighbour_weights, space.ndim)
         total = 2.0 * sum(self.neighbour_weights)
         self.b = tuple(w / total for w in self.neighbour_weights)
@@ -259,15 +259,6 @@ def _tail(x: Array, ndim: int) -> tuple[int, ...]:
 
 def _largest(dtype: np.dtype) -> float:
     return 1e36 if dtype.itemsize == 4 else 1e300
-
-
-def _positive(name: str, value: Any) -> Any:
-    if arrays.is_array(value) and (recorded(value) or arrays.is_jax(value)):
-        return value
-    number = float(value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} is {value}; it is a finite number > 0")
-    return number
 
 
 def _weights(weights: float | Sequence[float], ndim: int) -> tuple[float, ...]:

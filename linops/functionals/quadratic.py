@@ -115,5 +115,6 @@ class Proximity(_SquaredDistance):
     def __init__(self, v: Array, sigma_prox: float, space: Space | None = None) -> None:
         sigma = positive_number(sigma_prox, "sigma_prox")
         if space is None:
+            v = arrays.asarray(v, "Proximity", "v")
             space = Space(tuple(v.shape), arrays.dtype_of(v))
         super().__init__(space, sigma**-2, v)

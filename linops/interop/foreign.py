@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checked, wrong
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
@@ -31,6 +32,7 @@ def from_foreign(operator: Any) -> LinearOperator:
     return from_scipy(operator)
 
 
+@checked
 def from_scipy(
     operator: Any, domain: Space | None = None, codomain: Space | None = None
 ) -> LinearOperator:
@@ -52,6 +54,7 @@ def from_scipy(
     ShapeError
         Where a space has another size.
     """
+    _require(operator, "from_scipy", "a scipy.sparse.linalg.LinearOperator")
     rows, columns = (int(n) for n in operator.shape)
     dtype = _dtype(operator)
     _has_adjoint(operator, rows, dtype)
@@ -77,6 +80,7 @@ def from_pylops(operator: Any) -> LinearOperator:
     TypeError, DTypeError
         As for `from_scipy`.
     """
+    _require(operator, "from_pylops", "a PyLops operator", "dims", "dimsd")
     dtype = _dtype(operator)
     _has_adjoint(operator, int(operator.shape[0]), dtype)
     over_reals = dtype.kind == "c" and not getattr(operator, "clinear", True)
@@ -106,18 +110,21 @@ class Foreign(LinearOperator):
         self.operator = operator
 
     def _apply(self, x: Array) -> Array:
-        return _through(self.operator.matvec, x, self.codomain)
+        return _through(self.operator.matvec, x, self.codomain, False)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return _through(self.operator.rmatvec, y, self.domain)
+        # Over the reals the adjoint is one in the real part of the inner product.
+        return _through(self.operator.rmatvec, y, self.domain, self.codomain.is_complex)
 
 
-def _through(function: Any, x: Array, target: Any) -> Array:
+def _through(function: Any, x: Array, target: Any, real_part: bool) -> Array:
     # PyLops and SciPy may return their argument; a copy keeps what the caller holds apart.
     flat = np.array(arrays.to_numpy(x), copy=True).reshape(-1)
-    y = np.asarray(function(flat))
-    if y.dtype.kind == "c" and not target.is_complex:
+    y = arrays.asarray(function(flat), getattr(function, "__qualname__", "the function"), "result")
+    if real_part and y.dtype.kind == "c" and not target.is_complex:
         y = y.real
+    if y.dtype.kind == "c" and not target.is_complex:
+        return arrays.convert(y.reshape(target.shape), x)  # refused with the operator's name
     return arrays.convert(np.array(y, target.dtype).reshape(target.shape), x)
 
 
@@ -148,6 +155,18 @@ def _takes_real_parts(operator: Any) -> bool:
         if any(hasattr(one, "matvec") and _takes_real_parts(one) for one in parts):
             return True
     return False
+
+
+def _require(operator: Any, owner: str, wanted: str, *more: str) -> None:
+    missing = [n for n in ("shape", "dtype", "matvec", *more) if not hasattr(operator, n)]
+    if missing:
+        raise wrong(
+            owner,
+            "operator",
+            operator,
+            wanted,
+            f"it has no {', '.join(missing)}; linops.as_operator takes matrices too",
+        )
 
 
 def _dtype(operator: Any) -> np.dtype:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from linops.arguments import checked
 from linops.errors import DTypeError
 from linops.operator import LinearOperator
 from linops.space import ProductSpace, Space
@@ -15,6 +16,7 @@ from linops.space import ProductSpace, Space
 __all__ = ["to_lineax"]
 
 
+@checked
 def to_lineax(A: LinearOperator) -> Any:
     """`A` as a `lineax.FunctionLinearOperator` on JAX arrays.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checked
 from linops.arrays import Array
 from linops.errors import DTypeError
 from linops.operator import LinearOperator
@@ -19,6 +20,7 @@ from linops.precision import complex_of, real_of
 __all__ = ["to_pylops"]
 
 
+@checked
 def to_pylops(A: LinearOperator) -> Any:
     """`A` as a `pylops.LinearOperator` with its `dims`, `dimsd`, `dtype` and `clinear`.
 

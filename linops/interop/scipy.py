@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checked
 from linops.operator import LinearOperator
 from linops.precision import complex_of, real_of
 
 __all__ = ["to_scipy"]
 
 
+@checked
 def to_scipy(A: LinearOperator) -> Any:
     """`A` as a `scipy.sparse.linalg.LinearOperator`.
 

@@ -6,11 +6,13 @@ import functools
 from typing import Any
 
 from linops.algebra.structure import leaves
+from linops.arguments import checked
 from linops.operator import LinearOperator, Operator
 
 __all__ = ["to_torch_module"]
 
 
+@checked
 def to_torch_module(A: Operator) -> Any:
     """`A` as a `torch.nn.Module`: `module(x)` is `A(x)`, `module.adjoint(y)` is `A.H @ y`.
 

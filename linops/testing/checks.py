@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from linops.arguments import checking
 from linops.operator import LinearOperator
 from linops.testing import blocks, derivatives, handling, laws, objects
 from linops.testing.subject import NAMESPACES, Failure, NotApplicable, Subject
@@ -73,6 +74,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
+@checking("A", "seed")
 def check_operator(
     A: LinearOperator,
     *,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import wrong
 from linops.operator import LinearOperator
 from linops.precision import Precision
 from linops.space import AnySpace, ProductSpace, Space
@@ -136,6 +137,8 @@ class _Pair:
             mixed = A.domain.is_complex != A.codomain.is_complex
             self.real_part = mixed or "real_linear" in A.tags
         else:
+            if not all(hasattr(A, name) for name in ("shape", "dtype", "matvec", "rmatvec")):
+                raise wrong("dot_test", "A", A, "a linear operator, ours or SciPy's or PyLops'")
             rows, columns = A.shape
             dtype = np.dtype("float64" if A.dtype is None else A.dtype)
             if dtype.kind not in "fc":

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checked
 from linops.operator import Operator
 from linops.space import ProductSpace
 
 __all__ = ["taylor_test"]
 
 
+@checked
 def taylor_test(
     f: Operator, x: Any, dx: Any = None, *, step: float | None = None, seed: int = 0
 ) -> float:

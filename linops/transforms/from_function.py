@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import checked
 from linops.errors import DTypeError, ShapeError
 from linops.maps import Operator
 from linops.operator import LinearOperator
@@ -29,6 +30,7 @@ __all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function", "l
 _PROBED = 1 << 22
 
 
+@checked
 def from_function(
     apply: Callable[[Any], Any],
     *,
@@ -77,7 +79,8 @@ def from_function(
     if codomain is None:
         codomain = target
     elif (codomain.shape, codomain.dtype) != (target.shape, target.dtype):
-        raise ShapeError(
+        error = DTypeError if codomain.is_complex != target.is_complex else ShapeError
+        raise error(
             f"the function gives {target.shape} {target.dtype} for the domain {domain}, the "
             f"codomain is {codomain}"
         )

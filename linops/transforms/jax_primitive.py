@@ -79,7 +79,9 @@ class _Whole(Program):
         operator = self.structure.build(iter(leaves))
         if operator._exact:
             return operator._backward(x) if adjoint else operator._forward(x)
-        hook = operator._apply_adjoint if adjoint else operator._apply
+        hook = operator._apply
+        if adjoint:
+            hook = calling.adjoint_hook(operator, operator._apply_adjoint)
         name = f"{operator.name}.H" if adjoint else operator.name
         source, target = self.spaces(adjoint)
         return calling.guarded(hook, source, target, operator.batched, name)(x)

@@ -73,12 +73,11 @@ def _maps(operator: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """The two maps on plain tensors."""
     if operator._exact:
         return _fresh(operator._forward, operator), _fresh(operator._backward, operator)
-    spaces = operator.domain, operator.codomain
+    spaces, batched = (operator.domain, operator.codomain), operator.batched
+    backward = calling.adjoint_hook(operator, operator._apply_adjoint)
     return (
-        calling.guarded(operator._apply, *spaces, operator.batched, operator.name),
-        calling.guarded(
-            operator._apply_adjoint, *spaces[::-1], operator.batched, f"{operator.name}.H"
-        ),
+        calling.guarded(operator._apply, *spaces, batched, operator.name),
+        calling.guarded(backward, *spaces[::-1], batched, f"{operator.name}.H"),
     )
 
 
