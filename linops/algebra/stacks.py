@@ -210,9 +210,20 @@ class HStack(LinearOperator):
             own = all(self._own_relation(dual, name) == {relation} for _ in (0,)) and dual.halo(
                 name
             ) == self._own_halo(dual, name)
-            if relation is Relation.PRODUCED or (everywhere and own):
+            if relation is Relation.PRODUCED:
+                # In every term the same members: else a part of one axis would cut another too.
+                own = self._covers_alike(dual, name)
+            if own and (everywhere or relation is Relation.PRODUCED):
                 legal.add(name)
         return _whole_but(dual, legal)
+
+    def _covers_alike(self, rule: Rule, name: str) -> bool:
+        where = positions(rule.codomain, name)
+        m, p = where[0]
+        return all(
+            positions(term.rule.codomain, term.rule.codomain[m][p].name) == where
+            for term in self.terms
+        )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         relation, halo = self.rule.relation(axis), self.rule.halo(axis)

@@ -2,24 +2,42 @@
 
 `Stencil` is the declaration: taps, reach, boundary, coefficient fields, locations. The named
 operators are declarations on it. `linops.Gradient` is the forward-difference gradient of total
-variation.
+variation; `Gradient` here has an order, a boundary and a staggered form.
 """
 
 from __future__ import annotations
 
+from linops.stencils.advection import Advection
+from linops.stencils.curl import Curl
+from linops.stencils.derivatives import Divergence, Gradient
+from linops.stencils.diffusion import Diffusion
 from linops.stencils.extension import Extension
-from linops.stencils.gradient import Gradient
 from linops.stencils.halo_kernel import halo_kernel, halo_widths
+from linops.stencils.interpolation import Interpolation
 from linops.stencils.kernel_derivatives import differentiable, with_adjoint
 from linops.stencils.laplacian import Laplacian
+from linops.stencils.poisson import PoissonSolve
 from linops.stencils.stencil import Stencil
+from linops.stencils.steppers import LSRK4, RK4, SSPRK54, Euler, advective_step, diffusive_step
 
 __all__ = [
+    "LSRK4",
+    "RK4",
+    "SSPRK54",
+    "Advection",
+    "Curl",
+    "Diffusion",
+    "Divergence",
+    "Euler",
     "Extension",
     "Gradient",
+    "Interpolation",
     "Laplacian",
+    "PoissonSolve",
     "Stencil",
+    "advective_step",
     "differentiable",
+    "diffusive_step",
     "halo_kernel",
     "halo_widths",
     "with_adjoint",

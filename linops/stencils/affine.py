@@ -87,7 +87,7 @@ class AffineStencil(Operator):
         ]
         parts = slices.forward(
             slices.components(wide, d, base.domain.ndim > d),
-            base._lines, base._taps, base._fields(wide), base._outputs or 1, base.starts, values,
+            base._lines, base._taps, base._fields(wide), base._count, base.starts, values,
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, base._outputs is not None), arrays.dtype_of(x))
 

@@ -44,7 +44,8 @@ class Stencil(LinearOperator):
     taps
         A table `{offset: weight}`; an offset is a number in one dimension, else one number an
         axis. A weight is a number, or an array of the output's shape (a coefficient field, in which
-        the operator is differentiable). Or a function of shifted views, such as
+        the operator is differentiable), or a pair of both, their product. Or a function of
+        shifted views, such as
         `lambda u: u(0, 1) - 2 * u(0, 0) + u(0, -1)`: a function that is not linear gives an
         `Operator` with a Jacobian. With `components`: a table of tables, `{(output, input): taps}`.
     boundary
@@ -191,7 +192,7 @@ class Stencil(LinearOperator):
         wide = slices.wide(x)
         parts = slices.forward(
             slices.components(wide, d, self.domain.ndim > d),
-            self._lines, self._taps, self._fields(wide), self._outputs or 1, self.starts,
+            self._lines, self._taps, self._fields(wide), self._count, self.starts,
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, self._outputs is not None), arrays.dtype_of(x))
 
@@ -203,6 +204,10 @@ class Stencil(LinearOperator):
             self._lines, self._taps, self._fields(wide), self.starts,
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, self.domain.ndim > d), arrays.dtype_of(y))
+
+    @property
+    def _count(self) -> int:
+        return 1 if self._outputs is None else self._outputs
 
     def _fields(self, like: Array) -> tuple[Array, ...]:
         cache = self.__dict__.setdefault("_cache_resident", {})
@@ -227,7 +232,7 @@ class Stencil(LinearOperator):
             return super()._make_adjoint()
         if (
             any(line.extent != line.count for line in first)
-            or self._outputs
+            or self._outputs is not None
             or self.domain.ndim > d
         ):
             return super()._make_adjoint()
@@ -284,7 +289,7 @@ class Stencil(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         names = [a.name for a in self.rule.codomain[0]]
         if self._outputs is not None and axis == names[0]:
-            return self._component_block(start, stop) if not padded else None
+            return self._component_block(start, stop) if stop > start and not padded else None
         k = self._position(axis)
         blocks = [row[k].block(start, stop, padded) for row in self._lines]
         found = blocks[0]
@@ -313,7 +318,7 @@ class Stencil(LinearOperator):
         return self._rebuilt(taps=taps, outputs=stop - start, tags=())
 
     def _cost(self) -> Cost:
-        size = self.codomain.size / (self._outputs or 1)
+        size = self.codomain.size / max(self._count, 1)
         flops = 2.0 * size * len(self._taps)
         streaming = Cost.streaming(self.domain, self.codomain, flops)
         held = sum(
@@ -327,7 +332,7 @@ class Stencil(LinearOperator):
             for line in self._lines[0]
         )
         work = 3.0 * item * (forward * len(self._lines) + size)
-        away = 3.0 * item * (back * (self._outputs or 1) + forward * len(self._lines))
+        away = 3.0 * item * (back * self._count + forward * len(self._lines))
         return Cost(flops, streaming.read + held, streaming.written, work, away)
 
     def _rebuilt(self, **changes: Any) -> Stencil:
@@ -436,6 +441,9 @@ def _listed(
                     f"{owner}: an offset is {ndim} whole numbers, one an axis, got {offset!r}"
                 )
             place = tuple(int(o) for o in where)
+            factor: Any = 1.0
+            if isinstance(weight, tuple):
+                factor, weight = weight
             if arrays.is_array(weight) and weight.ndim:
                 if tuple(weight.shape) != counts:
                     raise ShapeError(
@@ -446,7 +454,7 @@ def _listed(
                 if known is None:
                     known = len(fields)
                     fields.append(weight)
-                taps.append(Tap(output, number, place, 1.0, known))
+                taps.append(Tap(output, number, place, factor, known))
                 continue
             value = complex(weight)
             if value.imag and not space.is_complex:
