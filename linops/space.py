@@ -123,7 +123,7 @@ class Space:
         """The element of ones, in the namespace and on the device of `like`."""
         return arrays.ones(self.shape, self.dtype, arrays.exemplar(like))
 
-    @arguments.checked
+    @arguments.checking("seed")
     def random(self, seed: int | np.random.Generator, like: Array | None = None) -> Array:
         """Independent standard normal entries, complex ones in a complex space.
 
@@ -370,7 +370,7 @@ class ProductSpace:
         like = _one(like)
         return tuple(space.ones(like) for space in self.spaces)
 
-    @arguments.checked
+    @arguments.checking("seed")
     def random(
         self, seed: int | np.random.Generator, like: Array | None = None
     ) -> tuple[Array, ...]:

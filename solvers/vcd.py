@@ -32,7 +32,7 @@ _REFRESH = 10
 
 
 @no_graph()
-@checking("A", "prior")
+@checking("A")
 def vcd(
     A: LinearOperator,
     y: Any,
