@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["dot", "paired_dot", "summed_pairs"]
+__all__ = ["dot", "paired_dot", "summed_pairs", "summing"]
 
 _BLOCK = 1 << 16
 _ROWS = 64
@@ -59,6 +59,18 @@ def dot(a: Array, b: Array, ndim: int, host: bool = True) -> Any:
     if host and not value.ndim and not recorded:
         return complex(value) if complex_ else float(value)
     return value
+
+
+def summing(space: Any) -> float:
+    """Bytes that `dot` of two NumPy elements of a space holds: a block of products, and what NumPy
+    casts and conjugates of it."""
+    held = 0.0
+    for member in space.members:
+        count, kind = min(member.size, _BLOCK), member.dtype
+        wide = 16 if kind.kind == "c" else 8
+        casts = 2 * min(count, np.getbufsize()) * wide if kind.itemsize < wide else 0
+        held = max(held, count * (wide + kind.itemsize * (kind.kind == "c")) + casts)
+    return float(held)
 
 
 def _dot_numpy(a: np.ndarray, b: np.ndarray, ndim: int) -> np.ndarray:

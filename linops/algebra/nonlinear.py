@@ -179,7 +179,9 @@ class Multiple(Operator):
         return Multiple(self.scalar, self.base.block(axis, start, stop, padded))
 
     def _cost(self) -> Cost:
-        return self.base.cost()
+        cost, made = self.base.cost(), bytes_of(self.codomain)
+        flops = cost.flops + self.codomain.size
+        return replace(cost, flops=flops, workspace=max(cost.workspace, made))
 
 
 def composed(*terms: Operator) -> Operator:

@@ -11,6 +11,7 @@ from linops.algebra.arithmetic import scale
 from linops.algebra.placed import meeting
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
 from linops.errors import ShapeError
@@ -55,6 +56,10 @@ class SumFunctional(Functional):
     def _value(self, x: Any) -> Any:
         values = [term(x) for term in self.terms]
         return sum(values[1:], values[0])
+
+    def _cost(self) -> Cost:
+        costs = [term.cost() for term in self.terms]
+        return sum(costs[1:], costs[0])
 
     def _make_gradient(self) -> Operator:
         return nonlinear.summed(*(term.gradient for term in self.terms))
@@ -139,6 +144,9 @@ class ScaledFunctional(Functional):
     def _value(self, x: Any) -> Any:
         return self.factor * self.base(x)
 
+    def _cost(self) -> Cost:
+        return self.base.cost()
+
     def _make_gradient(self) -> Operator:
         return nonlinear.scaled(self.factor, self.base.gradient)
 
@@ -172,6 +180,9 @@ class ShiftedFunctional(Functional):
 
     def _value(self, x: Any) -> Any:
         return self.base(self.translation._apply(x))
+
+    def _cost(self) -> Cost:
+        return Cost.chained([self.base.cost(), self.translation.cost()])
 
     def _make_gradient(self) -> Operator:
         return nonlinear.composed(self.base.gradient, self.translation)

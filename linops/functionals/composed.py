@@ -13,6 +13,7 @@ from linops.algebra.placed import chained
 from linops.algebra.product import Product
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.algebra.scaled import Scaled
+from linops.cost import Cost
 from linops.elementary.identity import Cast, Identity
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
@@ -52,6 +53,14 @@ class ComposedFunctional(Functional):
 
     def _value(self, x: Any) -> Any:
         return self.outer(self.inner(x))
+
+    def _cost(self) -> Cost:
+        return Cost.chained([self.outer.cost(), self.inner.cost()])
+
+    def _gradient_cost(self) -> Cost:
+        # The Jacobian of a map that is not linear costs about as much as the map.
+        inner = self.inner.cost()
+        return Cost.chained([inner.reversed, self.outer.gradient.cost(), inner + inner])
 
     def _make_gradient(self) -> Operator:
         if isinstance(self.inner, LinearOperator):

@@ -14,6 +14,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.functionals.entries import Entries
 from linops.functionals.functional import recorded
 from linops.space import Space
@@ -43,6 +44,10 @@ class _Bounds(Entries):
         if not arrays.is_array(outside):
             return math.inf if outside > 0 else 0.0
         return xp.where(outside > 0, xp.zeros_like(outside) + math.inf, xp.zeros_like(outside))
+
+    def _cost(self) -> Cost:
+        _, real, mask, _ = self._sizes
+        return self._stated(5.0, 3 * real + mask)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """x clipped to the bounds, whatever the step."""

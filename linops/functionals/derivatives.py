@@ -10,8 +10,10 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost, bytes_of
 from linops.operator import LinearOperator, Operator
 from linops.precision import real_of
+from linops.reductions import summing
 from linops.rule import Member, Rule
 from linops.space import AnySpace, ProductSpace, Space
 
@@ -37,6 +39,9 @@ class GradientMap(Operator):
 
     def _derive_rule(self) -> Rule:
         return self.functional._gradient_rule()
+
+    def _cost(self) -> Cost:
+        return self.functional._gradient_cost()
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         return self.functional._gradient_block(axis, start, stop, padded)
@@ -92,6 +97,10 @@ class Row(LinearOperator):
             scale = xp.reshape(y, (*y.shape, *(1,) * member.ndim))
             parts.append(arrays.cast(scale * self._near(number, y), member.dtype))
         return tuple(parts) if isinstance(self.domain, ProductSpace) else parts[0]
+
+    def _cost(self) -> Cost:
+        held = bytes_of(self.domain)
+        return Cost(2.0 * self.domain.size, 2 * held, bytes_of(self.codomain), summing(self.domain))
 
     @cached_property
     def _vectors(self) -> tuple[Array, ...]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
 from linops.compiled.writeable import writeable
+from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
@@ -60,6 +62,20 @@ class Differences(Functional):
 
     def _hessian(self, x: Array) -> LinearOperator:
         return DifferenceHessian(self, x)
+
+    _hessian_held: ClassVar[float] = 12.0
+    # Arrays of the domain's size that a second derivative holds, which is no compiled pass.
+    _term_flops: ClassVar[float] = 20.0
+    # Operations that a pair of neighbours costs.
+
+    def _cost(self) -> Cost:
+        # Compiled: nothing is held.
+        pairs = float(self.domain.size * self._space.ndim)
+        return Cost(self._term_flops * pairs, bytes_of(self.domain), bytes_of(self.codomain))
+
+    def _gradient_cost(self) -> Cost:
+        pairs = float(self.domain.size * self._space.ndim)
+        return Cost(1.5 * self._term_flops * pairs, bytes_of(self.domain), bytes_of(self.domain))
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         block, lo = self._cut(axis, start, stop, padded)
@@ -217,6 +233,10 @@ class DifferenceSurrogate(LinearOperator):
     def _apply_adjoint(self, v: Array) -> Array:
         return self._apply(v)
 
+    def _cost(self) -> Cost:
+        cost = self.functional._gradient_cost()
+        return replace(cost, read=2 * cost.read)
+
     def _diagonal(self) -> Array:
         return self.functional._form_diagonal(self.point)
 
@@ -251,6 +271,11 @@ class DifferenceHessian(LinearOperator):
 
     def _apply_adjoint(self, v: Array) -> Array:
         return self._apply(v)
+
+    def _cost(self) -> Cost:
+        cost = self.functional._gradient_cost()
+        held = self.functional._hessian_held * bytes_of(self.domain)
+        return replace(cost, read=2 * cost.read, workspace=held)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         return None if padded else _cut_at(self, axis, start, stop)

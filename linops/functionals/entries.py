@@ -13,12 +13,14 @@ import numpy as np
 
 from linops import arguments, arrays
 from linops.arrays import Array
+from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, named_axes, plain
 from linops.operator import Operator
 from linops.precision import real_of
+from linops.reductions import summing
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
 
@@ -57,6 +59,28 @@ class Entries(Functional):
     def _gradient_block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         block, mask = self._cut(axis, start, stop, padded)
         return mask @ block.gradient if padded else block.gradient  # type: ignore[no-any-return]
+
+    def _stated(self, flops: float, held: float, gradient: bool = False) -> Cost:
+        """A cost: operations an entry, and bytes that a value or a gradient holds at most beside
+        its argument, its result counted where that is a gradient."""
+        read = bytes_of(self.domain)
+        tables = [getattr(self, name) for name in self._tables]
+        for table in filter(arrays.is_array, tables):
+            read += self.domain.size * arrays.dtype_of(table).itemsize
+        made = bytes_of(self.domain if gradient else self.codomain)
+        held = max(0.0, held - made) if gradient else held
+        return Cost(flops * self.domain.size, read, made, held)
+
+    @property
+    def _sizes(self) -> tuple[float, float, float, float]:
+        """Bytes of an element, of real entries and of booleans of its shape, and of a sum."""
+        size, real = float(self.domain.size), real_of(self.domain.dtype)
+        return bytes_of(self.domain), size * real.itemsize, size, summing(self.domain)
+
+    @property
+    def _elides(self) -> bool:
+        """Whether NumPy writes `number * temporary` over the temporary: in its own precision."""
+        return bool(real_of(self.domain.dtype) == np.float64)
 
     def _rows(self, index: Any) -> tuple[Operator, Operator]:
         if self._whole:

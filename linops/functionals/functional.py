@@ -18,6 +18,7 @@ import numpy as np
 
 from linops import arguments, arrays, calling
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.errors import DTypeError
 from linops.functionals.derivatives import GradientMap, Row, bare
 from linops.operator import LinearOperator, Operator
@@ -207,6 +208,14 @@ class Functional(Operator):
         from linops.functionals.restricted import RestrictedForm, RestrictedTerms
 
         return RestrictedTerms(self, index), RestrictedForm(self, index)
+
+    def _cost(self) -> Cost:
+        """Of the value: by default two operations an entry, read once."""
+        return Cost.streaming(self.domain, self.codomain, 2.0 * self.domain.size)
+
+    def _gradient_cost(self) -> Cost:
+        """Of the gradient: by default two operations an entry."""
+        return Cost.streaming(self.domain, self.domain, 2.0 * self.domain.size)
 
     def _gradient_rule(self) -> Rule:
         return Rule(self.rule.domain, bare(self.rule.domain), self.rule.arrays)

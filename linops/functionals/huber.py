@@ -6,6 +6,7 @@ from typing import Any
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
@@ -43,6 +44,14 @@ class Huber(Entries):
     def _gradient(self, x: Array) -> Array:
         """`x`, where it is larger than delta shortened to that."""
         return x * self._slope(x)
+
+    def _cost(self) -> Cost:
+        _, real, _, summed = self._sizes
+        return self._stated(7.0, 4 * real + summed)
+
+    def _gradient_cost(self) -> Cost:
+        _, real, mask, _ = self._sizes
+        return self._stated(5.0, 3 * real + mask, True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         """1 up to delta; beyond, 0 along x and for complex entries `delta / |x|` across it."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
@@ -65,6 +66,15 @@ class LeastSquares(Entries):
 
     def _gradient(self, x: Array) -> Array:
         return self._weighted(self._residual(x))
+
+    def _cost(self) -> Cost:
+        element, _, _, summed = self._sizes
+        arrays_made = (self.target is not None) + (self.weights is not None)
+        return self._stated(2.0 + arrays_made, arrays_made * element + summed)
+
+    def _gradient_cost(self) -> Cost:
+        arrays_made = (self.target is not None) + (self.weights is not None)
+        return self._stated(max(1, arrays_made), arrays_made * self._sizes[0], True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         return self.surrogate(x)

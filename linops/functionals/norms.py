@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
 from linops.elementary.planes import axis_number
@@ -55,6 +56,16 @@ class L1(Entries):
     def _gradient(self, x: Array) -> Array:
         """`w x / |x|`, 0 where x is 0."""
         return self._table("weights", x) * (x / _nonzero(arrays.namespace(x).abs(x)))
+
+    def _cost(self) -> Cost:
+        _, real, mask, summed = self._sizes
+        held = 4 * real + mask if self.domain.is_complex else 2 * real + summed
+        return self._stated(8.0 if self.domain.is_complex else 3.0, held)
+
+    def _gradient_cost(self) -> Cost:
+        element, real, mask, _ = self._sizes
+        scaled = 0.0 if arrays.is_array(self.weights) or self._elides else 2 * element
+        return self._stated(4.0, max(3 * real + mask, scaled), True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         """Zero for real entries; for complex ones `w / |x|` across x, where none is 0."""
@@ -108,6 +119,19 @@ class GroupL1(Entries):
         """Every group over its norm, 0 where that is 0."""
         return x / _nonzero(self._lengths(x))
 
+    def _cost(self) -> Cost:
+        return self._stated(3.0, self._held()[0])
+
+    def _gradient_cost(self) -> Cost:
+        held, lengths = self._held()
+        return self._stated(5.0, max(held, self._sizes[0] + lengths), True)
+
+    def _held(self) -> tuple[float, float]:
+        """Bytes at most on the way to the lengths of groups, and of these."""
+        element, real, mask, _ = self._sizes
+        groups = max(self._space.shape[self.axis], 1)
+        return max(element, real + real / groups, (4 * real + mask) / groups), real / groups
+
     def _hessian(self, x: Array) -> LinearOperator:
         """One over the norm of each group, across it, where none is 0."""
         lengths = self._lengths(x)
@@ -155,6 +179,14 @@ class L2(Entries):
         if isinstance(length, float):
             return x / (length or 1.0)
         return x / _nonzero(length)
+
+    def _cost(self) -> Cost:
+        _, real, _, summed = self._sizes
+        return self._stated(2.0, 2 * real + summed)
+
+    def _gradient_cost(self) -> Cost:
+        _, real, _, summed = self._sizes
+        return self._stated(3.0, 2 * real + summed, True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         """`(I - u u.H) / |x|` with the direction `u = x / |x|`."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.arrays import Array
+from linops.cost import Cost
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
@@ -50,6 +51,15 @@ class _SquaredDistance(Entries):
 
     def _gradient(self, x: Array) -> Array:
         return self.weight * self._deviation(x)
+
+    def _cost(self) -> Cost:
+        element, _, _, summed = self._sizes
+        moved = self.center is not None
+        return self._stated(2.0 + moved, moved * element + summed)
+
+    def _gradient_cost(self) -> Cost:
+        moved = self.center is not None
+        return self._stated(1.0 + moved, (1 + (moved and not self._elides)) * self._sizes[0], True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         return self.surrogate(x)

@@ -97,4 +97,8 @@ class RadialCurvature(LinearOperator):
     def _cost(self) -> Cost:
         streaming, size = Cost.streaming(self.domain, self.codomain), float(self.domain.size)
         tables = size * (self.across.dtype.itemsize + self.direction.dtype.itemsize)
-        return Cost(4 * size, streaming.read + tables, streaming.written)
+        along = size * self.across.dtype.itemsize
+        if self.axis is not None:
+            along /= max(self.domain.members[0].shape[self.axis], 1)
+        held = streaming.written + along
+        return Cost(4 * size, streaming.read + tables, streaming.written, held)

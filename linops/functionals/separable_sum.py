@@ -9,6 +9,7 @@ from typing import Any
 from linops.algebra.blocks import extent_of
 from linops.algebra.relations import fresh_name
 from linops.algebra.stacks import block_diagonal
+from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain
 from linops.operator import LinearOperator, Operator
@@ -44,6 +45,10 @@ class SeparableFunctional(Functional):
         values = [term(part) for term, part in zip(self.terms, x, strict=True)]
         return sum(values[1:], values[0])
 
+    def _cost(self) -> Cost:
+        costs = [term.cost() for term in self.terms]
+        return sum(costs[1:], costs[0])
+
     def _make_gradient(self) -> Operator:
         return SideBySide([term.gradient for term in self.terms])
 
@@ -77,6 +82,10 @@ class SideBySide(Operator):
 
     def _apply(self, x: Any) -> Any:
         return tuple(term._forward(part) for term, part in zip(self.terms, x, strict=True))
+
+    def _cost(self) -> Cost:
+        costs = [term.cost() for term in self.terms]
+        return sum(costs[1:], costs[0])
 
     def _jacobian(self, x: Any) -> LinearOperator:
         parts = [term._jacobian(part) for term, part in zip(self.terms, x, strict=True)]
