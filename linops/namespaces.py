@@ -45,6 +45,7 @@ __all__ = [
     "ones",
     "requires_gradient",
     "resident",
+    "said_by_all",
     "snapshot",
     "to_numpy",
     "told_to_all",
@@ -137,12 +138,16 @@ def is_first_process(x: object) -> bool:
 
 def told_to_all(x: object, word: object) -> list[str]:
     """What each process that `x` is spread over says, empty for None; ranks of torch meet here."""
-    said = ["" if word is None else f"{type(word).__name__}: {word}"]
+    return said_by_all(x, "" if word is None else f"{type(word).__name__}: {word}")
+
+
+def said_by_all(x: object, word: str) -> list[str]:
+    """The word of each process that `x` is spread over, in their order; ranks of torch meet here."""
     if not is_distributed(x):
-        return said
+        return [word]
     dist = sys.modules["torch.distributed"]
     table: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(table, said[0])
+    dist.all_gather_object(table, word)
     return table
 
 

@@ -33,6 +33,7 @@ from solvers.elements import (
     require_finite,
     zeros,
 )
+from solvers.together import agreed, described, same_answer
 from solvers.result import (
     CALLBACK_STOPPED,
     LIMIT_REACHED,
@@ -87,12 +88,19 @@ class Run:
         by_residual: bool = True,
         true_adjoint: bool = True,
     ) -> None:
-        self.limit = controls.whole("iterations", iterations)
-        self._rtol = controls.non_negative("rtol", rtol)
-        self._atol = controls.non_negative("atol", atol)
-        self._callback = controls.callback_or_none(callback)
-        every = controls.positive_count("checkpoint_every", checkpoint_every)
-        kept = None if keep is None else controls.positive_count("keep", keep)
+        failure: Exception | None = None
+        every, kept = 1, None
+        try:
+            self.limit = controls.whole("iterations", iterations)
+            self._rtol = controls.non_negative("rtol", rtol)
+            self._atol = controls.non_negative("atol", atol)
+            self._callback = controls.callback_or_none(callback)
+            every = controls.positive_count("checkpoint_every", checkpoint_every)
+            kept = None if keep is None else controls.positive_count("keep", keep)
+        except (TypeError, ValueError) as error:
+            if not A.codomain._placed:
+                raise
+            failure = error  # the other ranks are told when all meet
         if true_adjoint and "approximate_adjoint" in A.tags:
             warnings.warn(
                 f"{name} needs the adjoint of {A.name}, which declares an approximate one: it may "
@@ -104,6 +112,20 @@ class Run:
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)
         require_finite(self.y, "y")
+        self._agree(
+            failure,
+            {
+                "iterations": iterations,
+                "rtol": rtol,
+                "atol": atol,
+                "x0": x0,
+                "checkpoint_directory": checkpoint_directory,
+                "resume": resume,
+                "checkpoint_every": checkpoint_every,
+                "keep": keep,
+            },
+            settings or {},
+        )
         self.started = x0 is not None
         self.x = zeros(A.domain, self.batch, self.y)
         if x0 is not None:
@@ -237,9 +259,9 @@ class Run:
             self._bar.update()
             if not self.batch:
                 self._bar.set_postfix(residual=f"{float(residual):.4g}")
-        if self._callback is not None:
+        if self._callback is not None or self._together_watched:
             shown: Any = self.history[-1].ravel().tolist() if self.batch else float(residual)
-            if controls.is_false(self._callback(self.iteration, shown, hand_out(x))):
+            if self._called_back(shown, x):
                 if self._checkpoints is not None and self._saved_at != self.iteration:
                     self._save(state)
                 self.stop(self.active, CALLBACK_STOPPED, False)
@@ -278,6 +300,36 @@ class Run:
         require_finite(x, "x0")
         return x
 
+    def _agree(
+        self, failure: Exception | None, asked: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        """Meet the other ranks of a placed problem: all were asked for the same, or all raise."""
+        self._together_watched = False
+        like = first(self.y)
+        if not arrays.is_distributed(like):
+            if failure is not None:
+                raise failure
+            return
+        wanted = {name: described(value) for name, value in asked.items()}
+        for name, value in settings.items():
+            if value is None or isinstance(value, (bool, int, float, str)):
+                wanted[name] = repr(value)
+        agreed(like, wanted, failure)
+        # One rank may have a callback that the others have not.
+        self._together_watched = same_answer(like, self._callback is not None, None)
+
+    def _called_back(self, shown: Any, x: Any) -> bool:
+        """Whether the callback of this rank, or of any other, ends the solve."""
+        ends, failure = False, None
+        try:
+            if self._callback is not None:
+                ends = controls.is_false(self._callback(self.iteration, shown, hand_out(x)))
+        except Exception as error:
+            if not self._together_watched:
+                raise
+            failure = error
+        return same_answer(first(self.y), ends, failure) if self._together_watched else ends
+
     def _save(self, state: Callable[[], dict[str, Any]]) -> None:
         assert self._checkpoints is not None
         self._saved_at = self.iteration
@@ -296,8 +348,8 @@ class Run:
         )
         self._together(save)
 
-    def _together(self, writing: Callable[[], None]) -> None:
-        """Write, or raise on all ranks where the one that writes fails."""
+    def _together(self, writing: Callable[[], None], does: str = "writes") -> None:
+        """Write or read, or raise on all ranks where one fails."""
         failure: Exception | None = None
         try:
             writing()
@@ -307,11 +359,17 @@ class Run:
         if failure is not None:
             raise failure
         if said:
-            raise CheckpointError(f"the rank that writes failed: {said[0]}")
+            raise CheckpointError(f"the rank that {does} failed: {said[0]}")
 
     def _restore(self, resume: Any) -> None:
         assert self._checkpoints is not None
-        saved = self._checkpoints.load(resume, like=first(self.y))
+        found: list[Any] = []
+        self._together(
+            lambda: found.append(self._checkpoints.load(resume, like=first(self.y))),  # type: ignore
+            "reads",
+        )
+        (saved,) = found
+        agreed(first(self.y), {"resume": f"iteration {saved.iteration} of {resume}"}, None)
         if saved.iteration > self.limit:
             raise CheckpointError(
                 f"iterations is {self.limit}, but {saved.path} holds iteration "

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 import linops as lo
 import solvers
 from linops import functionals as fn
-from linops.errors import CheckpointError
+from linops.errors import CheckpointError, PlacementError
 from rank_checks.register import all_good, assert_close, check, grids, plan, projector, raises
 from solvers import cgls
 
@@ -130,3 +130,70 @@ def solves_resume_bit_for_bit_and_fail_together(rank: int, world: int) -> None:
     dist.barrier()
     if rank == 0:
         shutil.rmtree(told[0])
+
+
+@check
+def ranks_that_ask_a_solver_for_different_things_all_raise(rank: int, world: int) -> None:
+    """Nobody waits for the group's time limit, the argument is named, and the group lives on."""
+    if world == 1:
+        return
+    A = projector((5, 4), 5)
+    B = plan(A, partition="view").lower()
+    y = A @ A.domain.random(2)
+    bad = rank == world - 1
+    told: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(told)
+    root = told[0]
+    solvers.cgls(B, y, iterations=2, checkpoint_directory=f"{root}/steps")
+    start = A.domain.random(3)
+    other = start + 1e-9 if bad else start
+    different: list[tuple[str, Any, dict[str, Any]]] = [
+        ("x0", solvers.cgls, {"x0": start if bad else None}),
+        ("x0", solvers.sirt, {"x0": other}),
+        ("x0", solvers.tv, {"x0": start[:3] if bad else start}),
+        ("resume", solvers.cgls, {"resume": f"{root}/steps" if bad else None}),
+        ("resume", solvers.cgls, {"resume": f"{root}/steps/{rank}"}),
+        ("checkpoint_directory", solvers.sirt, {"checkpoint_directory": None if bad else root}),
+        ("checkpoint_directory", solvers.cgls, {"checkpoint_directory": f"{root}/{rank}"}),
+        ("checkpoint_every", solvers.cgls, {"checkpoint_every": 2 if bad else 1}),
+    ]
+    for name, solver, options in different:
+        raises(
+            PlacementError,
+            f"the ranks want different things of {name}: rank 0: ",
+            lambda solver=solver, options=options: solver(B, y, iterations=3, **options),
+        )
+        all_good(rank)
+    kind = ValueError if bad else PlacementError
+    raises(kind, "rtol is -1", lambda: cgls(B, y, iterations=3, rtol=-1 if bad else 0.0))
+    gone = f"{root}/nowhere" if bad else f"{root}/steps"
+    raises(PlacementError, "of resume", lambda: cgls(B, y, iterations=3, resume=gone))
+    whole = cgls(B, y, iterations=3, resume=f"{root}/steps", checkpoint_every=1).solution
+    assert_close(whole, cgls(A, y, iterations=3).solution, 1e-11)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(root)
+
+
+@check
+def a_callback_of_one_rank_ends_the_solve_of_all(rank: int, world: int) -> None:
+    A = projector((5, 4), 5)
+    B = plan(A, partition="view").lower()
+    y = A @ A.domain.random(2)
+    last = rank == world - 1
+
+    def stops(iteration: int, residual: Any, x: Any) -> Any:
+        return np.bool_(iteration < 2) if last else None
+
+    def fails(iteration: int, residual: Any, x: Any) -> None:
+        if last and iteration == 2:
+            raise KeyError("disk full")
+
+    for solver in (cgls, solvers.sirt, solvers.tv, solvers.vcd):
+        # Of all ranks, or of one that alone has a callback.
+        for callback in (stops, stops if last else None):
+            found = solver(B, y, iterations=4, callback=callback)
+            assert (found.iterations, found.reason) == (2, "callback stopped"), found.reason
+        kind = KeyError if last else PlacementError
+        raises(kind, "disk full", lambda solver=solver: solver(B, y, iterations=4, callback=fails))
+        all_good(rank)
