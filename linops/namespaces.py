@@ -142,7 +142,7 @@ def told_to_all(x: object, word: object) -> list[str]:
 
 
 def said_by_all(x: object, word: str) -> list[str]:
-    """The word of each process that `x` is spread over, in their order; ranks of torch meet here."""
+    """The word of each process that `x` is spread over, in order; ranks of torch meet here."""
     if not is_distributed(x):
         return [word]
     dist = sys.modules["torch.distributed"]

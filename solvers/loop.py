@@ -33,13 +33,13 @@ from solvers.elements import (
     require_finite,
     zeros,
 )
-from solvers.together import agreed, described, same_answer
 from solvers.result import (
     CALLBACK_STOPPED,
     LIMIT_REACHED,
     RESIDUAL_REACHED,
     SolverResult,
 )
+from solvers.together import agreed, described, same_answer
 
 __all__ = ["Run", "no_graph"]
 

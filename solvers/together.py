@@ -25,7 +25,7 @@ def described(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, (tuple, list)) and any(map(arrays.is_array, value)):
-        return ", ".join(described(part, space) for part in value)
+        return ", ".join(described(part) for part in value)
     if arrays.is_array(value):
         said = f"an array of shape {tuple(value.shape)} {arrays.dtype_of(value)}"
         if arrays.is_distributed(value) or arrays.is_traced(value):
