@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from geometries.kernels.compiling import compiled
-from geometries.kernels.rays3d import columns_of_box, inverse, plane_foot, plane_ray
+from geometries.kernels.rays3d import columns_of_box, inverse, leads, plane_foot, plane_ray
 from linops.compiled.noalias import load, store
 
 __all__ = ["VIEWS", "crossing", "empty_rays", "real_views", "set_rays"]
@@ -150,7 +150,7 @@ def _beside(x, y, views, rays, lines, weights):
         stop = min(start + load(spans, span + 2), size)
         line, metre = load(spans, span), load(ways, way + 4)
         dx, dy = load(ways, way + 8), load(ways, way + 9)
-        driven = abs(dx) >= abs(dy)
+        driven = leads(abs(dx), abs(dy))
         inv, way1 = (load(ways, way), dy) if driven else (load(ways, way + 1), dx)
         drive, across = (float(x), float(y)) if driven else (float(y), float(x))
         for c in range(start, stop):

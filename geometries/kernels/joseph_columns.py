@@ -22,7 +22,7 @@ from geometries.kernels.columns_tiles import real_rows
 from geometries.kernels.compiling import compiled
 from geometries.kernels.joseph_rays import SIDES, plane_samples, samples
 from geometries.kernels.oblique import joseph as rays
-from geometries.kernels.rays3d import columns_of_box, plane_ray, ray
+from geometries.kernels.rays3d import columns_of_box, leads, plane_ray, ray
 from geometries.kernels.volume_driver import Cuts, Part, Real, VolumeKernel
 from geometries.kernels.volume_tiles import blocks, patches
 from linops.compiled import pool
@@ -219,13 +219,13 @@ def _gentle(line, lift, begin, end):
     most = max(abs(line[2]), abs(line[3]))
     if (
         begin < end
-        and abs(rise + fall * (height + each * begin)) <= most
-        and (abs(rise + fall * (height + each * (end - 1))) <= most)
+        and leads(most, abs(rise + fall * (height + each * begin)))
+        and leads(most, abs(rise + fall * (height + each * (end - 1))))
     ):
         return begin, end
-    while begin < end and abs(rise + fall * (height + each * begin)) > most:
+    while begin < end and not leads(most, abs(rise + fall * (height + each * begin))):
         begin += 1
-    while begin < end and abs(rise + fall * (height + each * (end - 1))) > most:
+    while begin < end and not leads(most, abs(rise + fall * (height + each * (end - 1)))):
         end -= 1
     return begin, end
 

@@ -1,6 +1,6 @@
 """Joseph's weights along a ray of `rays3d`: four cells a slab, in float64.
 
-A ray is driven by the axis along which it crosses most cells (the first of x, y, z in a tie). Its
+A ray is driven by the axis along which it crosses most cells (`ties` has the rule). Its
 part in a slab, one layer of cells across that axis, counts with its length; the value there is
 interpolated between the four cells whose centres enclose the middle of the part (Joseph 1982). Of
 the outermost centres half a cell remains. `plane_samples` are the slabs of all rays of a detector
@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from geometries.kernels.compiling import compiled
-from geometries.kernels.rays3d import crossing_range, inverse
+from geometries.kernels.rays3d import crossing_range, inverse, leads
 
 __all__ = ["SIDES", "plane_samples", "samples"]
 
@@ -36,11 +36,11 @@ def samples(line, box, first, local, cells, weights):
     y = (oy, dy, box[2], box[3], first[1], local[1] * local[2])
     z = (oz, dz, box[4], box[5], first[2], np.int64(1))
     ax, ay, az = abs(dx), abs(dy), abs(dz)
-    if ax >= ay and ax >= az:
+    if not leads(max(ax, ay), az):
+        return _march(z, x, y, start, stop, metre, cells, weights)
+    if leads(ax, ay):
         return _march(x, y, z, start, stop, metre, cells, weights)
-    if ay >= az:
-        return _march(y, z, x, start, stop, metre, cells, weights)
-    return _march(z, x, y, start, stop, metre, cells, weights)
+    return _march(y, z, x, start, stop, metre, cells, weights)
 
 
 @compiled
@@ -53,7 +53,7 @@ def plane_samples(line, x0, x1, y0, y1, fx, fy, lx, cells, shares, middles):
     """
     x = (line[0], line[2], x0, x1, fx, np.int64(1))
     y = (line[1], line[3], y0, y1, fy, lx)
-    if abs(line[2]) >= abs(line[3]):
+    if leads(abs(line[2]), abs(line[3])):
         return _plane_march(x, y, line[4], line[5], cells, shares, middles)
     return _plane_march(y, x, line[4], line[5], cells, shares, middles)
 

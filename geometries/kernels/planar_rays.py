@@ -1,9 +1,9 @@
 """Rays of a planar scan and the weight of a cell on a ray, in float64, for all planar kernels.
 
-A ray is driven by the axis along which it crosses more cells. It is marched slab by slab
-(a slab is one row of cells across that axis); within a slab it moves sideways by at most one
-cell, so it meets at most two cells, and their chords are one split. Forward, adjoint, the
-subsets and the diagonal all take their weights from `split`, so they hold the same bits.
+A ray is driven by the axis along which it crosses more cells, as `ties` has it, and marched slab by
+slab (a slab is one row of cells across that axis); within a slab it moves sideways by at most one
+cell, so it meets at most two cells, and their chords are one split. Forward, adjoint, the subsets
+and the diagonal all take their weights from `split`, so they hold the same bits.
 
 Lengths here are in cells: faces of the grid at 0, 1, ..., n on each axis. Memory, tiles and
 sums belong to the kernels that call this.
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from geometries.kernels.compiling import compiled
+from geometries.kernels.rays3d import leads
 
 __all__ = ["Beam", "enter", "fan_places", "parallel_places", "ray", "split", "tabulate"]
 
@@ -66,7 +67,7 @@ def ray(beam: Beam, v: int, k: int) -> Any:
     size, across = lengths[1], lengths[0]
     n, m = beam.shape[1], beam.shape[0]
     begin, end = qy, py
-    if abs(ex) > abs(ey):
+    if leads(abs(ex), abs(ey)):
         axis = 1
         size, across = across, size
         n, m = m, n

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from geometries.kernels.ties import SINGLE_TIE, TIE
 from linops import arrays
 from linops.arrays import Array
 
@@ -292,10 +293,30 @@ def march(slabs: Slabs) -> Marched:
         moves = d != 0
         at = (face - q) / xp.where(moves, d, xp.ones_like(d))
         crossings.append(clipped(xp.where(moves, at, end), begin, end))
+    index = _cells(slabs, _bounds(slabs, crossings))
+    # A ray in a face may be cut where it does not leave its cell: each cell has one piece.
+    same = [one == two for one, two in pairwise(index)]
     if len(crossings) == 1:
-        bounds = [begin, crossings[0], end]
+        crossings = [xp.where(same[0], begin, crossings[0])]
     else:
-        bounds = [begin, xp.minimum(*crossings), xp.maximum(*crossings), end]
+        ordered = crossings[0] <= crossings[1]
+        low = xp.where(same[0], begin, xp.minimum(*crossings))
+        high = xp.where(same[1], end, xp.maximum(*crossings))
+        crossings = [xp.where(ordered, low, high), xp.where(ordered, high, low)]
+    bounds = _bounds(slabs, crossings)
+    return Marched(xp.stack(bounds, axis=-1), xp.stack(index, axis=-1), tuple(crossings))
+
+
+def _bounds(slabs: Slabs, crossings: list[Array]) -> list[Array]:
+    if len(crossings) == 1:
+        return [slabs.begin, crossings[0], slabs.end]
+    xp = arrays.namespace(slabs.begin)
+    return [slabs.begin, xp.minimum(*crossings), xp.maximum(*crossings), slabs.end]
+
+
+def _cells(slabs: Slabs, bounds: list[Array]) -> list[Array]:
+    """Flat positions of the cells in which pieces between these bounds lie, by their middles."""
+    xp = arrays.namespace(slabs.begin)
     found = []
     for one, two in pairwise(bounds):
         inside, flat = slabs.exists, slabs.flat
@@ -306,14 +327,17 @@ def march(slabs: Slabs) -> Marched:
             inside = inside & (cell >= side.low) & (cell < side.high)
             flat = flat + (cell - side.first) * side.stride
         found.append(xp.where(inside, flat, xp.full_like(flat, -1)))
-    return Marched(xp.stack(bounds, axis=-1), xp.stack(found, axis=-1), tuple(crossings))
+    return found
 
 
 def driving(direction: Array) -> tuple[Array, ...]:
     """Masks (R, dims) of the axis in which a ray is longest, and of the axes after it."""
     xp = arrays.namespace(direction)
     size = xp.abs(direction)
-    best = xp.argmax(size, axis=-1)
+    tie = SINGLE_TIE if arrays.dtype_of(direction).itemsize == 4 else TIE
+    # Lengths within a tie of each other count by the order of their axes.
+    order = tuple(1.0 - k * tie for k in range(direction.shape[1]))
+    best = xp.argmax(size * _vector(order, direction), axis=-1)
     numbers = arrays.cast(arange(direction.shape[1], best), arrays.dtype_of(best))
     mask = arrays.cast(best[:, None] == numbers[None, :], arrays.dtype_of(direction))
     return tuple(xp.roll(mask, k, axis=-1) for k in range(direction.shape[1]))

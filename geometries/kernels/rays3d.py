@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from geometries.kernels import ties
 from geometries.kernels.compiling import compiled
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "crossing_range",
     "first_cell",
     "inverse",
+    "leads",
     "plane_foot",
     "plane_ray",
     "plane_walk",
@@ -33,6 +35,7 @@ __all__ = [
 
 BIG = 1e300
 _ZERO = 1e-20
+leads = compiled(ties.leads)
 
 
 @compiled
