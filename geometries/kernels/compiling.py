@@ -7,14 +7,13 @@ for that number alone: `np.int64(1)` keeps to one version.
 
 from __future__ import annotations
 
-from numba import njit
+from linops.compiled.caching import kept_njit
 
 __all__ = ["compiled", "fused"]
 
-compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
-fused = njit(
+compiled = kept_njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+fused = kept_njit(
     nogil=True,
-    cache=True,
     error_model="numpy",
     no_cfunc_wrapper=True,
     fastmath={"contract"},

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from geometries.kernels.compiling import compiled
+from linops.compiled.caching import kept_njit
 from linops.compiled.noalias import add, load
 
 __all__ = ["EQUIANGULAR", "FLAT", "PARALLEL", "gather_lines", "scatter_views"]
@@ -58,7 +58,7 @@ def _locate(
             place[i], one[i], two[i] = _split(column, share, last, before, outside)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@kept_njit(nogil=True, error_model="numpy", inline="always")
 def _split(column: float, weight: float, last: float, before: int, outside: int) -> Any:
     # Voxels on the outermost centres are seen in spite of rounding, from both sides alike.
     seen = (column >= -SLACK) & (column <= last + SLACK)
@@ -71,7 +71,7 @@ def _split(column: float, weight: float, last: float, before: int, outside: int)
     return left if seen else outside, weight * (1.0 - share), weight * share
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@kept_njit(nogil=True, error_model="numpy", inline="always")
 def _arctan(tangent: float) -> float:
     """The arc tangent to rounding, without a call, so that its loop vectorises.
 

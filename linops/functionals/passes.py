@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
+from linops.compiled.caching import kept_njit
 
 __all__ = [
     "form",
@@ -28,9 +28,7 @@ __all__ = [
     "value",
 ]
 
-_jit = numba.njit(
-    nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, fastmath={"contract"}
-)
+_jit = kept_njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath={"contract"})
 
 
 @_jit

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
-
+from linops.compiled.caching import kept_njit
 from linops.compiled.noalias import add, load, store
 
 __all__ = ["gram_rows"]
 
 # No contraction: the sums are those of the factors one by one, bit for bit.
-_jit = numba.njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
+_jit = kept_njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
 @_jit
