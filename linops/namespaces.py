@@ -14,6 +14,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from linops import jax_sums
 from linops.errors import DTypeError
 
 __all__ = [
@@ -201,13 +202,16 @@ def namespace(*arrays: Array) -> Any:
     if type(first) is np.ndarray and all(type(x) is np.ndarray for x in arrays[1:]):
         return _numpy_namespace()
     try:
-        return array_api_compat.array_namespace(*arrays)
+        xp = array_api_compat.array_namespace(*arrays)
     except TypeError as error:
         kinds = ", ".join(sorted({f"{type(x).__module__}.{type(x).__name__}" for x in arrays}))
         raise DTypeError(
             f"expected arrays of one namespace (NumPy, JAX, torch, ...), got {kinds}; "
             "convert them first, e.g. with numpy.asarray"
         ) from error
+    if xp.__name__ == "jax.numpy":
+        jax_sums.warn_once()
+    return xp
 
 
 def has_float64(x: Array) -> bool:
