@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from geometries.grid import cell_centers, extents, lengths, short
+from geometries.retained import Watch, watched
 from geometries.surfaces import Surface
 from linops import arrays, tracing
 from linops.arrays import Array
@@ -64,6 +65,7 @@ class Detector:
     pitch: tuple[Any, ...]
     offset: tuple[Any, ...]
     curvature: Any
+    _watch: ClassVar[Watch] = ()
 
     @tracing.run_outside
     def __init__(
@@ -88,6 +90,9 @@ class Detector:
         object.__setattr__(self, "pitch", steps)
         object.__setattr__(self, "offset", shift)
         object.__setattr__(self, "curvature", radius)
+        watch = watched(self.parameters)
+        if watch:
+            object.__setattr__(self, "_watch", watch)
 
     @property
     def dims(self) -> int:

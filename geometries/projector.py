@@ -15,6 +15,7 @@ from geometries.admission import admit
 from geometries.beams import Beam
 from geometries.carried import Carried, Outline, carried
 from geometries.grid import Grid
+from geometries.retained import refuse_written
 from geometries.selection import Choice, chosen, followed, frames_of, untracked
 from geometries.trajectory import Trajectory, chosen_views
 from linops import arrays
@@ -156,6 +157,10 @@ class Projector(LinearOperator):
         self.frames = arrays.snapshot(frames)
         self.window = arrays.snapshot(window)
         self._twin = twin
+        watch = getattr(getattr(geometry, "trajectory", None), "_watch", ())
+        if watch:
+            refuse_written(watch, "a Projector")
+            self.__dict__["_cache_watch"] = watch
 
     # --- what was selected -----------------------------------------------------------------
 
@@ -295,6 +300,7 @@ class Projector(LinearOperator):
         return self._projected(y, adjoint=True)
 
     def _projected(self, x: Array, adjoint: bool) -> Array:
+        self._refuse_written()
         if self._compiled_for(x):
             return hosted(self, x, adjoint)
         if self._twin is not None and arrays.is_numpy(x):
@@ -357,7 +363,13 @@ class Projector(LinearOperator):
             return None
         return ProjectorColumns(self, index)
 
+    def _refuse_written(self) -> None:
+        watch = self.__dict__.get("_cache_watch")
+        if watch:
+            refuse_written(watch, self.name)
+
     def _gram_diagonal(self, weights: Array | None) -> Array:
+        self._refuse_written()
         if self.backend != "numba" or self._twin is not None:
             from geometries.kernels import portable
 

@@ -20,6 +20,7 @@ from geometries.frame_checks import (
     motion_faults,
     real,
 )
+from geometries.retained import Watch, watched
 from linops import arrays, tracing
 from linops.arrays import Array
 from linops.errors import GeometryError
@@ -74,6 +75,7 @@ class Trajectory:
     __slots__ = (
         "__weakref__",
         "_host",
+        "_watch",
         "centers",
         "detector",
         "directions",
@@ -91,6 +93,7 @@ class Trajectory:
     v: Array | None
     detector: Detector
     _host: Trajectory | None
+    _watch: Watch
 
     @tracing.run_outside
     def __init__(
@@ -248,6 +251,7 @@ class Trajectory:
         host = None if known is None else {name: known[name][chosen] for name in known}
         part = object.__new__(Trajectory)
         part._fill(self.kind, frames, host, self.detector.of_views(chosen))
+        object.__setattr__(part, "_watch", self._watch)
         return part
 
     def __len__(self) -> int:
@@ -280,6 +284,8 @@ class Trajectory:
         object.__setattr__(self, "detector", detector)
         kept = None if host is None else _restore(kind, host, detector.host)
         object.__setattr__(self, "_host", kept)
+        watch = (*detector._watch, *watched(frames.values()))
+        object.__setattr__(self, "_watch", watch)
         for name in _NAMES:
             values = frames.get(name)
             if values is not None:
