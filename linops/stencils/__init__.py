@@ -8,6 +8,7 @@ variation; `Gradient` here has an order, a boundary and a staggered form.
 from __future__ import annotations
 
 from linops.stencils.advection import Advection
+from linops.stencils.conservation import Burgers, IsothermalEuler
 from linops.stencils.curl import Curl
 from linops.stencils.derivatives import Divergence, Gradient
 from linops.stencils.diffusion import Diffusion
@@ -17,14 +18,18 @@ from linops.stencils.interpolation import Interpolation
 from linops.stencils.kernel_derivatives import differentiable, with_adjoint
 from linops.stencils.laplacian import Laplacian
 from linops.stencils.poisson import PoissonSolve
+from linops.stencils.propagation import WaveModel, WaveRecords
 from linops.stencils.stencil import Stencil
 from linops.stencils.steppers import LSRK4, RK4, SSPRK54, Euler, advective_step, diffusive_step
+from linops.stencils.wave import AcousticWave, stable_step, wave_energy
 
 __all__ = [
     "LSRK4",
     "RK4",
     "SSPRK54",
+    "AcousticWave",
     "Advection",
+    "Burgers",
     "Curl",
     "Diffusion",
     "Divergence",
@@ -32,13 +37,18 @@ __all__ = [
     "Extension",
     "Gradient",
     "Interpolation",
+    "IsothermalEuler",
     "Laplacian",
     "PoissonSolve",
     "Stencil",
+    "WaveModel",
+    "WaveRecords",
     "advective_step",
     "differentiable",
     "diffusive_step",
     "halo_kernel",
     "halo_widths",
+    "stable_step",
+    "wave_energy",
     "with_adjoint",
 ]

@@ -22,7 +22,7 @@ from linops.stencils.slices import framed_input, shifted
 from linops.stencils.stencil import Stencil
 from linops.stencils.weights import checked_order
 
-__all__ = ["Diffusion"]
+__all__ = ["Diffusion", "on_faces"]
 
 
 class Diffusion(Scaled):
@@ -80,7 +80,7 @@ class Diffusion(Scaled):
             inner: LinearOperator = Gram(*_on_vertices(space, kappa, pairs))
         else:
             base = StaggeredGradient(space, order, pairs)
-            weights = _on_faces(base, space, kappa, pairs, mean)
+            weights = on_faces(base, space, kappa, pairs, mean)
             # Axis by axis, where cells and faces stay aligned.
             terms = [Gram(term, w) for term, w in zip(base.terms, weights, strict=True)]
             inner = terms[0] if len(terms) == 1 else Sum(terms)
@@ -88,14 +88,18 @@ class Diffusion(Scaled):
         self.__dict__["name"] = "Diffusion"
 
 
-def _on_faces(
+def on_faces(
     base: StaggeredGradient,
     space: Space,
     kappa: Any,
     pairs: tuple[tuple[str, str], ...],
     mean: str,
+    weighted: bool = True,
 ) -> list[LinearOperator]:
+    """Multiplication by a field's values on the faces of each axis, and by their weights."""
     faces = [term.codomain for term in base.terms]
+    if not isinstance(kappa, tuple) and not arrays.is_array(kappa):
+        kappa = np.asarray(kappa)
     if isinstance(kappa, tuple):
         if len(kappa) != space.ndim:
             raise ShapeError(
@@ -121,7 +125,9 @@ def _on_faces(
                 f"Diffusion: kappa on the faces of axis {axis} has the shape {face.shape}, got "
                 f"{tuple(field.shape)}"
             )
-        parts.append(Diagonal(_weighted(field, face, axis, term), face))
+        if weighted or not field.ndim:
+            field = _weighted(field, face, axis, term, weighted)
+        parts.append(Diagonal(field, face))
     return parts
 
 
@@ -150,11 +156,11 @@ def _meant(kappa: Array, axis: int, space: Space, pair: tuple[str, str], mean: s
     return 2.0 * left * right / safe
 
 
-def _weighted(field: Array, face: Space, axis: int, term: Any) -> Array:
+def _weighted(field: Array, face: Space, axis: int, term: Any, weighted: bool) -> Array:
     """Values on faces times the weights of the faces."""
     row = np.ones(face.shape[axis])
     pair = term._lines[0][axis].pair
-    if face.shape[axis] > 1:
+    if weighted and face.shape[axis] > 1:
         row[0] = 0.5 if pair[0] == "odd" else 1.0
         row[-1] = 0.5 if pair[1] == "odd" else 1.0
     shape = [1] * face.ndim
