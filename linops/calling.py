@@ -189,6 +189,7 @@ def guarded(
     through
         `derivable` of the leaf: where it gives a result, that is taken.
     """
+    near = _beside(hook, owner)
     if isinstance(source, Space) and isinstance(target, Space):
         n, shape, dtype, ndarray = len(source.shape), target.shape, target.dtype, np.ndarray
 
@@ -203,8 +204,8 @@ def guarded(
                 if y is not None:
                     return y
             if x.ndim == n or batched:
-                return _held(hook(x), target, tuple(x.shape)[: x.ndim - n], owner)
-            return _looped(hook, x, source, target, owner)
+                return _held(near(x), target, tuple(x.shape)[: x.ndim - n], owner)
+            return _looped(near, x, source, target, owner)
 
         def held(y: Any) -> Array:
             return _held(y, target, (), owner)
@@ -219,10 +220,51 @@ def guarded(
                 return y
         batch = batch_shape(x, source)
         if not batch or batched:
-            return _held(hook(x), target, batch, owner)
-        return _looped(hook, x, source, target, owner)
+            return _held(near(x), target, batch, owner)
+        return _looped(near, x, source, target, owner)
 
     return run_product
+
+
+def _beside(hook: Callable[[Any], Any], owner: str) -> Callable[[Any], Any]:
+    """`hook` of a leaf that may be written in NumPy: what it makes comes back beside its argument,
+    and where it cannot take that, the error says so."""
+
+    def run(x: Any) -> Any:
+        like = x[0] if isinstance(x, tuple) else x
+        if arrays.is_numpy(like):
+            return hook(x)
+        try:
+            y = hook(x)
+        except Exception as error:
+            if not _of_host_code(error, like):
+                raise
+            traced = "a traced array of JAX" if arrays.is_traced(like) else f"a {type(like)}"
+            raise DTypeError(
+                f"{owner} runs code for NumPy arrays on the host, got {traced} "
+                f"({str(error).splitlines()[0]}). Write it with the functions of "
+                "linops.arrays.namespace(x), which are those of any library; or give it NumPy "
+                "arrays, on one machine with plan(..., executor='threads'); or declare the code by "
+                "_forward_host and _adjoint_host and call linops.compiled.hosted.hosted"
+            ) from error
+        if not (arrays.is_jax(like) or arrays.is_torch(like)):
+            return y
+        if isinstance(y, tuple):
+            return tuple(arrays.convert(p, like) if type(p) is np.ndarray else p for p in y)
+        return arrays.convert(y, like) if type(y) is np.ndarray else y
+
+    return run
+
+
+def _of_host_code(error: Exception, like: Any) -> bool:
+    """Whether code for NumPy arrays failed because it got something else."""
+    if not (arrays.is_traced(like) or arrays.is_torch(like)) or isinstance(error, DTypeError):
+        return False
+    return (
+        type(error).__name__ == "TracerArrayConversionError"
+        or type(error).__module__.startswith("numba.")
+        or "numpy" in str(error).lower()
+    )
 
 
 def chained(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -110,3 +110,28 @@ def test_one_jitted_function_serves_plans_on_two_meshes_in_turn() -> None:
         made = apply(operator, operator.domain.put(x))
         assert operator.codomain.placement.holds(made)
         np.testing.assert_array_equal(operator.codomain.gather(made), A @ x)
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "threads"])
+@pytest.mark.parametrize("boundary", ["zero", "periodic"])
+@pytest.mark.parametrize(("size", "reach"), [(12, 5), (8, 4)])
+def test_every_plane_of_every_hop_arrives(
+    size: int, reach: int, boundary: str, executor: str
+) -> None:
+    """Several planes are due from the second neighbour too; no two of the weights are equal."""
+    weights = 1.0 + np.arange(2.0 * reach + 1) ** 2
+    space = lo.Space((size, 2), "float64", ("z", "x"))
+    A = lo.Convolve(space, weights[:, None], boundary=boundary)
+    matrix = np.zeros((size, size))
+    for i in range(size):
+        for k, weight in enumerate(weights[::-1]):
+            j = i + k - reach
+            if boundary == "periodic" or 0 <= j < size:
+                matrix[i, j % size] += weight
+    x = space.random(0)
+    share = -(-size // 4)
+    assert 2 <= min(share, reach - share)  # planes of the second hop
+    np.testing.assert_allclose(A @ x, matrix @ x, rtol=1e-13)
+    B = _cut(A, jax.devices("cpu")[:4], 0, executor=executor)
+    np.testing.assert_allclose(B @ x, matrix @ x, rtol=1e-12)
+    np.testing.assert_allclose(B.H @ x, matrix.T @ x, rtol=1e-12, atol=1e-12)

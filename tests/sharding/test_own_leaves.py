@@ -9,7 +9,7 @@ import pytest
 
 import linops as lo
 from linops.arrays import namespace
-from linops.errors import PlacementError
+from linops.errors import DTypeError, PlacementError
 from sharding import plan
 
 jax = pytest.importorskip("jax")
@@ -171,3 +171,37 @@ def test_traced_values_that_a_leaf_closes_over_are_arguments(kind: str, how: str
             np.testing.assert_allclose(one, other, rtol=2e-5)
     if how == "threads":
         np.testing.assert_allclose(jax.grad(value)(a, x), slopes[0], rtol=2e-5)
+
+
+class Running(lo.LinearOperator):
+    """Running sums, in plain NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__(SPACE, SPACE, rule="z x! -> z x!")
+
+    def _apply(self, x: Any) -> Any:
+        return np.cumsum(np.asarray(x), axis=-1)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return np.flip(np.cumsum(np.flip(np.asarray(y), -1), axis=-1), -1).copy()
+
+
+def test_leaves_in_plain_numpy_run_or_say_how() -> None:
+    A, x = Running(), SPACE.random(0)
+    want = np.cumsum(x, axis=-1)
+    cure = r"Running runs code for NumPy arrays.*namespace\(x\).*executor='threads'"
+    with pytest.raises(DTypeError, match=cure):
+        plan(A, devices=2, executor="shard_map", partition="z").lower() @ x
+    with pytest.raises(DTypeError, match=cure):
+        jax.jit(lambda x: A @ x)(x)
+    np.testing.assert_allclose(plan(A, devices=2, executor="threads").lower() @ x, want, rtol=2e-5)
+    there = A @ jnp.asarray(x)
+    assert isinstance(there, jax.Array)
+    np.testing.assert_allclose(there, want, rtol=2e-5)
+    torch = pytest.importorskip("torch")
+    t = torch.from_numpy(x.copy()).requires_grad_()
+    y = A @ t
+    assert isinstance(y, torch.Tensor)
+    y.square().sum().backward()
+    np.testing.assert_allclose(y.detach(), want, rtol=2e-5)
+    np.testing.assert_allclose(t.grad, A.H @ (2 * want), rtol=2e-5)
