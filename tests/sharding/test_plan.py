@@ -16,8 +16,11 @@ import linops as lo
 from linops.compiled import pool
 from linops.errors import PlacementError, ShapeError
 from sharding import Described, Worker, plan
+from sharding.cost import Machine, movement_seconds
 from sharding.graph import flatten
 from sharding.memory import peaks
+from sharding.states import PARTIAL, REPLICATED, Sharded, Windowed
+from sharding.steps import Value, movement
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,47 @@ def test_one_device_moves_nothing(partition: Any, deterministic: bool) -> None:
 def _axes(A: lo.LinearOperator) -> set[str]:
     """What `partition=` may name."""
     return {"auto", *(name for leaf in flatten(A).leaves for name in leaf.rule.names)}
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_link_is_priced_by_the_bytes_that_each_device_moves(n: int) -> None:
+    """From closed forms: seconds of every movement, and what a slower link adds to a plan."""
+    link, latency = 1e6, 1e-4
+    machine = Machine(flops=1e12, bandwidth=1e12, link=link, latency=latency)
+    space = lo.Space((4 * n, 6), "float64")
+    whole = 4 * n * 6 * 8
+    window = Windowed(
+        0,
+        tuple((4 * i - 1, 4 * i + 5) for i in range(n)),
+        tuple((4 * i - 1, 4 * i + 5) for i in range(n)),
+    )
+    moved = {
+        (Sharded(0), REPLICATED): (n - 1) * whole,
+        (PARTIAL, Sharded(0)): (n - 1) * whole,
+        (PARTIAL, REPLICATED): 2 * (n - 1) * whole,
+        (Sharded(0), window): 2 * (n - 1) * 6 * 8,
+        (window, Sharded(0)): 2 * (n - 1) * 6 * 8,
+        (REPLICATED, Sharded(0)): 0,
+    }
+    for (before, after), volume in moved.items():
+        values = [Value(space, (before,)), Value(space, (after,))]
+        kind = movement(before, after)
+        assert kind is not None
+        seconds = movement_seconds(kind((0,), (1,), 0), values, (n,), machine)
+        assert seconds == pytest.approx(volume / n / link + latency * (volume > 0), rel=1e-12)
+    A = compositions.stencil(lo.Space((8 * n, 8, 8), "float32", ("z", "y", "x")), "zero")
+
+    def seconds_of(link: float) -> tuple[Any, float]:
+        p = plan(A, devices=Described.several(n, link=link), partition="z")
+        return p, p.seconds
+
+    (fast, quick), (slow, late) = seconds_of(2e6), seconds_of(1e6)
+    assert fast.forward.steps == slow.forward.steps
+    volume = sum(
+        program.volume(step) for program in (fast.forward, fast.adjoint) for step in program.steps
+    )
+    assert volume > 0
+    assert late - quick == pytest.approx(volume / n * (1 / 1e6 - 1 / 2e6), rel=1e-6)
 
 
 def _exchanges(p: Any) -> int:
