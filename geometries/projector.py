@@ -6,6 +6,8 @@ checks of a scan from `geometries/admission.py`, the numbers from `geometries/ke
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
@@ -377,6 +379,23 @@ class Projector(LinearOperator):
         host = None if weights is None else arrays.to_numpy(weights).astype(self.dtype, copy=False)
         found = self._runner.gram_diagonal(host)
         return found if weights is None else arrays.convert(found, weights)
+
+    def _approximate_inverse(self) -> LinearOperator | None:
+        """Filtered backprojection, where there is a formula for the scan."""
+        from geometries.analytic.reconstruct import fbp_operator, fdk_operator
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what its image lacks, iterations bring
+            for make in (fbp_operator, fdk_operator):
+                with contextlib.suppress(TypeError, ValueError):
+                    inverse: LinearOperator = make(self)
+                    if (inverse.domain.shape, inverse.codomain.shape) == self._ends:
+                        return inverse
+        return None
+
+    @property
+    def _ends(self) -> tuple[Any, Any]:
+        return self.codomain.shape, self.domain.shape
 
     def _cost(self) -> Cost:
         # A ray meets about as many cells as the longest in-plane side has, twice.

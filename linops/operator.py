@@ -193,6 +193,11 @@ class LinearOperator(Operator):
         """`sum_i w_i |A_ij|^2` for every j, shaped like the domain."""
         return None
 
+    def _approximate_inverse(self) -> LinearOperator | None:
+        """An estimate of the inverse in closed form, up to a factor, from the codomain to the
+        domain: what solvers start from. None where there is none."""
+        return None
+
     def _fused_gram(self, weights: LinearOperator | None) -> Callable[[np.ndarray], Any] | None:
         """`A.H @ W @ A` of NumPy arrays in one pass; None where there is no such pass."""
         return None

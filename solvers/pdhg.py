@@ -32,8 +32,13 @@ _DATA_STEP = 0.25
 _DATA_SHARE = 0.6
 
 
-def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> SolverResult:
-    """Run the iteration on an admitted `run`; what `tv(method="pdhg")` does."""
+def primal_dual(
+    run: Run, prior: TotalVariation, weight: float, W: Any, begun: tuple[Any, Any]
+) -> SolverResult:
+    """Run the iteration on an admitted `run`; what `tv(method="pdhg")` does.
+
+    `begun` is the start and its image under A.
+    """
     A, y = run.A, run.y
     G: Any = A.domain.lower(prior.differences)
     xp = arrays.namespace(y)
@@ -41,14 +46,13 @@ def primal_dual(run: Run, prior: TotalVariation, weight: float, W: Any) -> Solve
     lam = weight * N / size
     run.keeps(x=A.domain, p=A.codomain, q=G.codomain)
     if run.restored is None:
-        x, p = run.x, xp.zeros_like(y)
-        z = A @ x if run.started else p
+        (x, z), p = begun, xp.zeros_like(y)
         edges = G @ x
         q = xp.zeros_like(edges)
     else:
         x, p, q = (run.restored[name] for name in ("x", "p", "q"))
         z, edges = A @ x, G @ x
-        run.x = x
+    run.x = x
     r = subtract(y, z)
     rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
     run.begin(np.sqrt(rr), np.sqrt(yy))

@@ -7,6 +7,7 @@ the scale of the prior from a typical attenuation. They are starting points, not
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,11 @@ from linops.space import Space
 from solvers.elements import require_finite
 from solvers.weights import measurement_weights
 
-__all__ = ["Regularization", "automatic_regularization"]
+__all__ = ["Regularization", "automatic_regularization", "automatic_weight"]
 
 _VIEWS = 20
 _BINS = 400
+_FLOOR = 0.01
 
 
 class Regularization(NamedTuple):
@@ -51,8 +53,9 @@ def automatic_regularization(
     Parameters
     ----------
     A
-        A projector; pitch, columns, plane, spacing and magnification are read from its
-        `geometry` and `grid`. Others give them by name (spaces give `columns` and `plane`).
+        A projector, lowered or not; pitch, columns, plane, spacing and magnification are read
+        from its `geometry` and `grid`. Others give them by name (spaces give `columns` and
+        `plane`).
     y
         Measurements, first axis views.
     weights
@@ -81,8 +84,20 @@ def automatic_regularization(
     for name, value in (("sharpness", sharpness), ("snr_db", snr_db)):
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}; it is a finite number")
-    scan = _scan(A, pitch, columns, plane, spacing, magnification)
+    whole = A._identity()
+    scan = _scan(
+        whole if isinstance(whole, LinearOperator) else A,
+        pitch,
+        columns,
+        plane,
+        spacing,
+        magnification,
+    )
     A.codomain.check_shape(y, "y")
+    # Of placed measurements the real part counts.
+    y = A.codomain.gather(y)
+    if arrays.is_array(weights):
+        weights = A.codomain.gather(weights)
     chosen = _views(y.shape[0])
     part = arrays.to_numpy(y[chosen[0] : chosen[0] + 1] if y.shape[0] == 1 else _taken(y, chosen))
     part = np.asarray(part, np.float64)
@@ -102,6 +117,35 @@ def automatic_regularization(
     typical = float(np.abs(part[inside]).mean()) / path
     sigma_x = 0.2 * 2.0**sharpness * typical
     return Regularization(sigma_y, sigma_x, sigma_x)
+
+
+def automatic_weight(
+    A: LinearOperator, y: Any, W: Any, spacing: Sequence[float], size: float
+) -> float:
+    """The weight of total variation for noise as y has it, and entries of x of such a size.
+
+    `2 sigma^2 voxels spacing / (N size)`: what Gaussian noise of deviation sigma and differences of
+    neighbours distributed as exp(-|d| / b) say, with b half the size. With weights sigma^2 is
+    that of a measurement of mean weight, times that weight. The members of a batch share it.
+    """
+    host = np.asarray(arrays.to_numpy(A.codomain.gather(y)), np.float64)
+    if not host.size or not host.any():
+        return 0.0
+    top = float(np.abs(host).max())
+    host = host / top
+    signal = math.sqrt(float(np.mean(host[_support(host)] ** 2)))
+    sigma = _FLOOR * signal
+    if host.ndim and host.shape[-1] > 2:
+        bent = host[..., 2:] - 2 * host[..., 1:-1] + host[..., :-2]
+        bent = bent[_support(host)[..., 1:-1]]
+        if bent.size:  # median and deviation of 1, -2, 1 times Gaussian noise
+            sigma = max(sigma, float(np.median(np.abs(bent))) / (0.6745 * math.sqrt(6.0)))
+    mean = 1.0 if W is None else float(np.mean(arrays.to_numpy(A.codomain.gather(W))))
+    edge: float = math.exp(float(np.mean(np.log(spacing))))
+    voxels = A.domain.size / max(A.codomain.size, 1)
+    # The two factors of y apart: their product may not be a number of float64.
+    value: float = 2.0 * sigma * top * (sigma * top / size) * mean * voxels * edge
+    return value
 
 
 def _views(count: int) -> np.ndarray:

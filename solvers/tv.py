@@ -1,10 +1,10 @@
 """Total-variation reconstruction with x >= 0, by Adam or by a primal-dual method.
 
-    |A x - y|^2_W / (2 N) + weight * mean-TV(x),   x >= 0
+    |A x - y|^2_W / (2 N) + weight * mean over voxels of sqrt(|G x|^2 + eps),   x >= 0
 
-N is the number of measurements, TV that of `linops.functionals.TotalVariation`. Adam (Kingma,
-Ba 2015) is a quick descent with steps of one size; the primal-dual method (Chambolle, Pock
-2011) finds the minimum and says how far off it is.
+N is the number of measurements, G x the differences over the spacing, as in
+`linops.functionals.TotalVariation`. Adam (Kingma, Ba 2015) is a quick descent with steps of one
+size; the primal-dual method (Chambolle, Pock 2011) finds the minimum and says how far off it is.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ from solvers.elements import (
     admit,
     chosen,
     products,
+    ratio,
     require_finite,
     subtract,
 )
 from solvers.loop import Run, no_graph
 from solvers.pdhg import primal_dual
+from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
+from solvers.start import analytic_start, chosen_start, typical_size
 
 __all__ = ["tv"]
 
 _EPS = 1e-6
+_FLOOR = 1e-8
+_STEP = 0.05
 
 
 @no_graph()
@@ -46,11 +51,12 @@ def tv(
     *,
     iterations: int,
     x0: Any = None,
-    weight: float = 1.0,
+    weight: float | str = "auto",
     method: str = "adam",
-    learning_rate: float = 0.1,
+    learning_rate: float | None = None,
     spacing: float | Sequence[float] | None = None,
     weights: Any = None,
+    eps: float | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
     callback: Any = None,
@@ -60,7 +66,11 @@ def tv(
     checkpoint_every: int = 1,
     keep: int | None = None,
 ) -> SolverResult:
-    """Reconstruct with a total-variation prior and x >= 0.
+    """Minimise `|A x - y|^2_W / (2 N) + weight * mean(sqrt(|G x|^2 + eps))` over x >= 0.
+
+    N is the number of measurements, the mean runs over the voxels, and G x are the differences of
+    neighbours over the spacing. With the defaults start, weight, eps and steps scale with the data:
+    a scan in millimetres and the same scan in metres give one picture.
 
     Parameters
     ----------
@@ -69,16 +79,26 @@ def tv(
     y
         Measurements; leading batch axes are solved side by side.
     weight
-        Of the prior, >= 0.
+        Of the prior, >= 0, in units of `y^2 spacing / x`; larger is smoother. `"auto"` is
+        `2 sigma^2 voxels spacing / (N b)`: sigma is the deviation of the noise of y (from second
+        differences along its last axis, at least 1 % of the signal), b the typical size of x.
+        It is a starting point, as `automatic_regularization` is for `vcd`. The members of a batch
+        share it.
     method
         `"adam"` or `"pdhg"`.
     learning_rate
-        Size of Adam's steps, in units of x.
+        Size of Adam's steps, in units of x; by default a twentieth of the typical size of x.
+    eps
+        Smoothing under the root, > 0, in units of `(x / spacing)^2`; by default 1e-6, with the
+        automatic weight `(x / (1000 spacing))^2` for the typical size of x.
     spacing
         Pitch of each axis in the prior; by default that of the domain.
     weights
         Statistical weights W >= 0, an array of the codomain's shape.
-    iterations, x0, rtol, atol, callback, progress
+    x0
+        Start; by default the analytic reconstruction, scaled to fit y, where A knows one
+        (projectors), else zero. `"zero"` for zero.
+    iterations, rtol, atol, callback, progress
         As for `cgls`.
     checkpoint_directory, resume, checkpoint_every, keep
         As for `cgls`.
@@ -97,22 +117,28 @@ def tv(
     CheckpointError
         As for `cgls`.
     """
-    weight = non_negative("weight", weight)
-    learning_rate = positive("learning_rate", learning_rate)
+    if not (isinstance(weight, str) and weight == "auto"):
+        weight = non_negative("weight", weight)
+    if learning_rate is not None:
+        learning_rate = positive("learning_rate", learning_rate)
+    if eps is not None:
+        eps = positive("eps", eps)
+    x0, analytic = chosen_start(x0)
     if method not in ("adam", "pdhg"):
         raise ValueError(f"method is {method!r}; it is 'adam' or 'pdhg'")
     if not (isinstance(A.domain, Space) and isinstance(A.codomain, Space)):
         raise ValueError("tv takes an operator between single arrays; stack terms by concat")
     if A.domain.is_complex or A.codomain.is_complex:
         raise ValueError(f"tv wants real values, got {A.domain} -> {A.codomain}")
-    prior = TotalVariation(A.domain, spacing, eps=_EPS, reduction="mean")
+    prior = TotalVariation(A.domain, spacing, eps=_EPS if eps is None else eps, reduction="mean")
     W = None
     if weights is not None:
         W = admit(weights, A.codomain, "weights", like=y)
         require_finite(W, "weights")
         if arrays.item(arrays.namespace(W).any(W < 0)):
             raise ValueError("weights holds negative entries; they are >= 0")
-    settings = {"weight": weight, "spacing": list(prior.spacing), "weights": W}
+    settings = {"weight": weight, "spacing": list(prior.spacing), "weights": W, "eps": eps}
+    settings["start"] = "analytic" if analytic else "given"
     if method == "adam":
         settings["learning_rate"] = learning_rate
     run = Run(
@@ -131,33 +157,70 @@ def tv(
         keep=keep,
         settings=settings,
     )
+    begun = _begun(run, analytic, W)
+    size = np.asarray(1.0)
+    if learning_rate is None or weight == "auto":
+        size = typical_size(A, run.y, *begun, W)
+    if weight == "auto":
+        b = float(np.sqrt(np.mean(np.square(size)))) if size.size else 0.0
+        b = b or 1.0  # measurements of zeros
+        weight = automatic_weight(A, run.y, W, prior.spacing, b)
+        if eps is None:
+            step = np.exp(np.mean(np.log(prior.spacing)))
+            prior = TotalVariation(A.domain, spacing, float(1e-3 * b / step) ** 2, "mean")
+    assert not isinstance(weight, str)
     if method == "pdhg":
-        return primal_dual(run, prior, weight, W)
-    return _adam(run, prior, weight, W, learning_rate)
+        return primal_dual(run, prior, weight, W, begun)
+    weighted = run.y if W is None else W * run.y
+    along, square = products((A.codomain, run.y, weighted), (A.codomain, weighted, weighted))
+    N = max(A.codomain.size, 1)
+    if learning_rate is not None:
+        # The slope is in proportion to y: where y is small, so is the floor of its size.
+        rate, floor = np.asarray(learning_rate), _FLOOR * np.minimum(1.0, 1e3 * np.sqrt(square / N))
+    else:
+        rate = _STEP * size
+        floor = 1e-6 * ratio(along / N, size, size > 0) / max(A.domain.size, 1)
+    return _adam(run, prior, weight, W, (rate, floor), begun)
+
+
+def _begun(run: Run, analytic: bool, W: Any) -> tuple[Any, Any]:
+    """Where the solve began, resumed or not, and its image."""
+    A, y = run.A, run.y
+    if run.started:
+        return run.x, A @ run.x
+    found = analytic_start(A, y, W, low=0.0) if analytic else None
+    return found or (run.x, arrays.namespace(y).zeros_like(y))
 
 
 def _adam(
-    run: Run, prior: TotalVariation, weight: float, W: Any, learning_rate: float
+    run: Run,
+    prior: TotalVariation,
+    weight: float,
+    W: Any,
+    sizes: tuple[np.ndarray, np.ndarray],
+    begun: tuple[Any, Any],
 ) -> SolverResult:
+    """`sizes` are those of a step and of the smallest slope that is told from 0."""
     A, y = run.A, run.y
     N = max(A.codomain.size, 1)
     edges: Any = A.domain.lower(prior)
     run.keeps(x=A.domain, m=A.domain, v=A.domain)
     if run.restored is None:
-        x = run.x
+        x, image = begun
         m = v = arrays.namespace(x).zeros_like(x)
-        r = subtract(A @ x, y) if run.started else -y
     else:
         x, m, v = (run.restored[name] for name in ("x", "m", "v"))
-        r = subtract(A @ x, y)
-        run.x = x
+        image = A @ x
+    run.x = x
+    r = subtract(image, y)
     rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
-    terms = A, edges.gradient if weight else None, y, W, 1.0 / N, np.asarray(weight)
+    slope = edges.gradient if weight else None
+    terms = A, slope, y, W, 1.0 / N, np.asarray(weight), *sizes
 
     def table(k: np.ndarray) -> np.ndarray:
-        """Step lengths and the bias corrections of the second moments."""
-        return np.stack([learning_rate / (1 - 0.9**k), 1 - 0.999**k], axis=-1)
+        """Corrections of the bias of the first and second moments."""
+        return np.stack([1 / (1 - 0.9**k), 1 / np.sqrt(1 - 0.999**k)], axis=-1)
 
     return iterate(run, _moved, terms, (x, m, v, r), ("x", "m", "v"), table=table)
 
@@ -165,18 +228,28 @@ def _adam(
 def _moved(
     terms: tuple[Any, ...], state: tuple[Any, ...], active: Any, at: Any, dots: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """One iteration: x, its first and second moments, and A x - y; and |A x - y|^2."""
-    A, slope, y, W, share, weight = terms
+    """One iteration: x, its first moment, the root of the second, and A x - y; and |A x - y|^2."""
+    A, slope, y, W, share, weight, rate, floor = terms
     x, m, v, r = state
-    rate, correction = at
+    first, second = at
     xp = arrays.namespace(x)
     g = (A.H @ (r if W is None else W * r)) * share
     if slope is not None:
         g = add_scaled(g, weight, slope(x))
     m = 0.9 * m + 0.1 * g
-    v = 0.999 * v + 0.001 * (g * g)
-    moved = x - rate * m / (xp.sqrt(v * (1.0 / correction)) + 1e-8)
+    v = _root_mean(xp, v, xp.abs(g))
+    size = add_scaled(v * second, floor, xp.ones_like(v))
+    step = xp.where(size > 0, m / xp.where(size > 0, size, xp.ones_like(size)), xp.zeros_like(m))
+    moved = add_scaled(x, -1.0 * rate, step * first)
     moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
     x, m, v = map(A.domain.pinned, (chosen(active, moved, x), m, v))
     r = A.codomain.pinned(subtract(A @ x, y))
     return (x, m, v, r), dots((A.codomain, r, r))
+
+
+def _root_mean(xp: Any, v: Any, g: Any) -> Any:
+    """`sqrt(.999 v^2 + .001 g^2)` of entries whose squares float32 may not hold."""
+    top = xp.where(v > g, v, g)
+    safe = xp.where(top > 0, top, xp.ones_like(top))
+    a, b = v / safe, g / safe
+    return top * xp.sqrt(0.999 * (a * a) + 0.001 * (b * b))

@@ -86,6 +86,12 @@ class Scaled(LinearOperator):
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
         return Scaled(self.scalar, self.base.columns(index, axes))
 
+    def _approximate_inverse(self) -> LinearOperator | None:
+        inverse = self.base._approximate_inverse()
+        if inverse is None or (isinstance(self.scalar, (int, float, complex)) and not self.scalar):
+            return None
+        return Scaled(1.0 / self.scalar, inverse)
+
     def _cost(self) -> Cost:
         cost = self.base.cost()
         return replace(cost, flops=cost.flops + self.codomain.size)

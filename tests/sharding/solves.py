@@ -18,8 +18,12 @@ SOLVES: dict[str, Solve] = {
     "cgls": lambda A, y: solvers.cgls(A, y, iterations=60, rtol=5e-2, damp=1.0),
     "cgls, normal equations": lambda A, y: solvers.cgls(A, y, iterations=60, normal_rtol=1e-3),
     "sirt": lambda A, y: solvers.sirt(A, y, iterations=60, rtol=0.12),
-    "tv adam": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=60, rtol=0.3),
-    "tv pdhg": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=60, rtol=0.12, method="pdhg"),
+    "tv adam": lambda A, y: solvers.tv(
+        A, y, weight=0.1, learning_rate=0.1, x0="zero", iterations=60, rtol=0.3
+    ),
+    "tv pdhg": lambda A, y: solvers.tv(
+        A, y, weight=0.1, x0="zero", iterations=60, rtol=0.12, method="pdhg"
+    ),
     "vcd": lambda A, y: solvers.vcd(A, y, iterations=30, rtol=2e-2, partitions=2),
 }
 

@@ -76,3 +76,17 @@ def test_projectors_tell_all():
     y = scan()[1].astype("float32")
     found = automatic_regularization(A, y)
     assert found == pytest.approx(automatic_regularization(scan()[0], scan()[1], **SCAN), rel=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_lowered_operators_tell_what_their_originals_do(executor):
+    geometries, sharding = pytest.importorskip("geometries"), pytest.importorskip("sharding")
+    fan = geometries.FanBeam(
+        np.linspace(0, 6, 41, endpoint=False), geometries.Detector(64, pitch=2.0), 100.0, 200.0
+    )
+    A = geometries.Projector(fan, geometries.Grid((64, 64)), precision="float64")
+    y = A @ np.ones((64, 64))
+    wanted = automatic_regularization(A, y)
+    found = sharding.plan(A, devices=2, executor=executor, partition="view").lower()
+    for data in (y, found.codomain.put(y)):
+        np.testing.assert_allclose(automatic_regularization(found, data), wanted, rtol=1e-12)
