@@ -16,6 +16,7 @@ import numpy as np
 from geometries.grid import Grid, lengths
 from geometries.trajectory import Trajectory
 from linops.errors import GeometryError
+from linops.operator import LinearOperator
 
 __all__ = ["covering_grid", "truncation"]
 
@@ -130,7 +131,10 @@ def truncation(A: Any, region: Any = "ellipse") -> float:
     >>> truncation(Projector(ParallelBeam(angles, Detector(12)), Grid((8, 8))))
     0.0
     """
-    shape = tuple(A.domain.shape)
+    if not isinstance(A, LinearOperator):
+        raise GeometryError(f"truncation takes a Projector, got {A!r}")
+    space: Any = A.domain
+    shape = tuple(space.shape)
     if isinstance(region, str) and region == "ellipse":
         y, x = (np.linspace(-1, 1, 2 * n + 1)[1::2] for n in shape[-2:])
         region = y[:, None] ** 2 + x**2 <= 1

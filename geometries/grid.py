@@ -23,6 +23,9 @@ from linops.space import Space
 __all__ = ["Grid", "cell_centers", "extents", "lengths", "short"]
 
 
+_LONGEST = 2**31 - 1
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class Grid:
     """A grid of equal cells, axes in array order: `(y, x)` or `(z, y, x)`.
@@ -140,7 +143,14 @@ class Grid:
 
     def coordinates(self, axis: str | int) -> np.ndarray:
         """Cell centres along an axis, given by name or number: float64, shape `(n,)`."""
-        k = self.axes.index(axis) if isinstance(axis, str) else operator.index(axis)
+        names = {name: k for k, name in enumerate(self.axes)}
+        numbers = range(-self.dims, self.dims)
+        whole = hasattr(axis, "__index__") and not isinstance(axis, bool) and axis in numbers
+        if not (whole or (isinstance(axis, str) and axis in names)):
+            raise GeometryError(
+                f"axis is {axis!r}; it is one of {', '.join(self.axes)}, or its number"
+            )
+        k = names[axis] if isinstance(axis, str) else operator.index(axis)
         return np.asarray(cell_centers(self.shape[k], self.spacing[k], self.center[k]))
 
     def space(self, dtype: Any = "float32") -> Space:
@@ -167,7 +177,8 @@ def cell_centers(count: int, pitch: Any, offset: Any) -> Any:
 def extents(shape: Any, owner: str) -> tuple[int, ...]:
     """`shape` as a tuple of positive integers; a bare integer is one axis."""
     try:
-        entries = tuple(shape) if not hasattr(shape, "__index__") else (shape,)
+        single = hasattr(shape, "__index__") and not np.ndim(shape)
+        entries = (shape,) if single else tuple(shape)
         if any(isinstance(n, (bool, np.bool_)) for n in entries):
             raise TypeError
         cells = tuple(operator.index(n) for n in entries)
@@ -177,6 +188,11 @@ def extents(shape: Any, owner: str) -> tuple[int, ...]:
         ) from None
     if any(n < 1 for n in cells):
         raise GeometryError(f"{owner} is {shape!r}; every extent is at least 1")
+    if any(n > _LONGEST for n in cells):
+        raise GeometryError(
+            f"{owner} is {shape!r}; no axis is longer than {_LONGEST} cells (2^31 - 1), since "
+            "kernels count them in 32 bits: split it into parts"
+        )
     return cells
 
 

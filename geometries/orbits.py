@@ -207,7 +207,9 @@ def perturb(
     for name, std in stds.items():
         if isinstance(std, (bool, str)) or not np.isfinite(std) or std < 0:
             raise GeometryError(f"{name} is {std!r}; it is a finite number, at least 0")
-    frames: Trajectory = trajectory.trajectory
+    frames = getattr(trajectory, "trajectory", None)
+    if not isinstance(frames, Trajectory):
+        raise GeometryError(f"perturb takes a beam or a Trajectory, got {trajectory!r}")
     views, dims = frames.views, frames.dims
     along = generator.standard_normal(views)
     moves = generator.standard_normal((views, dims))

@@ -81,7 +81,12 @@ class Surface:
             raise TypeError(f"sampler is {sampler!r}; it is a function of a, b, view, parameters")
         if arrays.is_array(parameters):
             raise DTypeError("parameters is an array; it is a tuple of arrays")
-        given = [p if arrays.is_array(p) else np.asarray(p, np.float64) for p in parameters]
+        try:
+            given = [p if arrays.is_array(p) else np.asarray(p, np.float64) for p in parameters]
+        except (TypeError, ValueError):
+            raise DTypeError(
+                f"parameters is {parameters!r}; it is a tuple of arrays or numbers"
+            ) from None
         others = [p for p in given if not arrays.is_numpy(p)]
         if others:
             arrays.namespace(*others)

@@ -309,6 +309,8 @@ def view_index(index: Any, views: int) -> np.ndarray:
         index = [index]
     if not isinstance(index, slice):
         index = np.asarray(index)
+        if index.ndim == 0 and index.dtype.kind in "iu":
+            index = index.reshape(1)
         index = index.astype(int) if index.size == 0 else index
     try:
         chosen = np.arange(views)[index]

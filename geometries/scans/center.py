@@ -144,9 +144,14 @@ def sweep_centers(
     sinogram = _row_of(projections, row).astype(np.float32)
     n = sinogram.shape[1]
     chosen = grid if grid is not None else Grid((n, n))
+    try:
+        columns = [float(c) for c in centers]
+    except (TypeError, ValueError):
+        raise GeometryError(
+            f"centers is {centers!r}; it is a list of columns, such as range(60, 68)"
+        ) from None
     return [
-        (float(c), np.asarray(_image(sinogram, as_angles(angles), float(c), chosen, **options)))
-        for c in centers
+        (c, np.asarray(_image(sinogram, as_angles(angles), c, chosen, **options))) for c in columns
     ]
 
 
@@ -163,7 +168,11 @@ def offset_to_center(offset: float, columns: int, pitch: float = 1.0) -> float:
 def _row_of(projections: Array, row: int | None) -> np.ndarray:
     host = arrays.to_numpy(arrays.asarray(projections, "find_center", "projections"))
     if host.ndim == 3:
-        host = host[:, host.shape[1] // 2 if row is None else row]
+        number = host.shape[1] // 2 if row is None else row
+        whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+        if not (whole and -host.shape[1] <= number < host.shape[1]):
+            raise GeometryError(f"row is {row!r}; it is one of the {host.shape[1]} detector rows")
+        host = host[:, number]
     if host.ndim != 2 or min(host.shape) < 2 or host.dtype.kind not in "biuf":
         raise ShapeError(
             f"projections have shape {host.shape} and dtype {host.dtype}; they are real, "
@@ -178,7 +187,12 @@ def _row_of(projections: Array, row: int | None) -> np.ndarray:
 def _searched(search: Any, n: int) -> tuple[float, float]:
     if search is None:
         return 0.2 * (n - 1), 0.8 * (n - 1)
-    first, last = map(float, search)
+    try:
+        first, last = map(float, search)
+    except (TypeError, ValueError):
+        raise GeometryError(
+            f"search is {search!r}; it is a pair of columns, such as ({0.4 * n:.0f}, {0.6 * n:.0f})"
+        ) from None
     if not 0 <= first < last <= n - 1:
         raise GeometryError(f"search is {search!r}; it is a range within columns 0 to {n - 1}")
     return first, last

@@ -134,7 +134,7 @@ def bin_detector(data: Array, geometry: Any, columns: int = 1, rows: int = 1) ->
         raise GeometryError(f"rows is {rows}; the detector of shape {detector.shape} has no rows")
     shape, pitch, offset = [], [], []
     for axis, factor in enumerate(factors):
-        if isinstance(factor, bool) or operator.index(factor) < 1:
+        if isinstance(factor, bool) or not hasattr(factor, "__index__") or factor < 1:
             raise GeometryError(f"a binning factor is {factor!r}; it is an integer of at least 1")
         n, kept = detector.shape[axis], detector.shape[axis] // factor * factor
         if kept == 0:
