@@ -8,6 +8,7 @@ that JAX compiles.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ __all__ = [
     "asarray",
     "cast",
     "combine",
+    "compiled",
     "convert",
     "copy",
     "dtype_of",
@@ -104,6 +106,21 @@ __all__ = [
 ]
 
 
+def compiled(function: Callable[..., Any], *operands: Array, **static: Any) -> Any:
+    """`function(*operands, **static)`; of JAX arrays with values as one program, which calls with
+    such shapes and static values share. `function` is one of a module, static values hash."""
+    if type(operands[0]) is np.ndarray or not all(map(is_jax, operands)):
+        return function(*operands, **static)
+    if any(map(is_traced, operands)):
+        return function(*operands, **static)
+    return _jitted(function, tuple(static))(*operands, **static)
+
+
+@functools.cache
+def _jitted(function: Callable[..., Any], static: tuple[str, ...]) -> Any:
+    return sys.modules["jax"].jit(function, static_argnames=static)
+
+
 def stacked(parts: Sequence[np.ndarray], like: Array) -> Array:
     """Arrays of the host along a new first axis; where `like`, one of them, lies on devices of
     JAX, the others go there in the same shares."""
@@ -132,9 +149,10 @@ def widen(x: Array, axis: int, before: int, after: int) -> Array:
         return x
     if type(x) is np.ndarray:
         shape = list(x.shape)
-        shape[axis] += before + after
+        n = shape[axis]
+        shape[axis] = n + before + after
         out = np.zeros(shape, x.dtype)
-        narrow(out, axis, before, before + x.shape[axis])[...] = x
+        out[(..., slice(before, before + n)) + (slice(None),) * (-axis - 1)] = x
         return out
     xp = namespace(x)
     parts = []

@@ -121,7 +121,7 @@ def admit(operator: Operator, x: Array, space: Space) -> Array:
     if dtype.kind in "fc" and real_of(dtype).itemsize > real_of(space.dtype).itemsize:
         operator._warn_once(
             f"{operator.name} works in {space.dtype}; its {dtype} input is cast (warned once). "
-            f'Build it with precision="float64", or cast the input yourself.'
+            f"{_wider(operator, space)}, or cast the input yourself."
         )
     return arrays.cast(x, space.dtype)
 
@@ -470,5 +470,25 @@ def _owner(x: Array) -> int:
 
 
 def warn(message: str) -> None:
-    """One `RuntimeWarning` that points at the caller outside the library."""
-    warnings.warn(message, RuntimeWarning, stacklevel=5)
+    """One `RuntimeWarning` that points at the line outside the library that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INNER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+_INNER = frozenset(
+    {"linops", "geometries", "sharding", "solvers", "jax", "torch", "numpy", "functools"}
+    | {"contextlib", "scipy", "pylops", "lineax", "equinox", "concurrent", "threading"}
+)
+# Packages whose lines lie between a caller and a cast; none of them is the caller's to mend.
+
+
+def _wider(operator: Any, space: Space) -> str:
+    """What would spare the cast of a wider input, by what the operator is built from."""
+    if hasattr(operator, "with_precision"):
+        return 'Build it with precision="float64"'
+    wide = complex_of(np.dtype("float64")) if space.is_complex else np.dtype("float64")
+    if any(hasattr(operator, part) for part in ("terms", "base", "functional")):
+        return f"Build its parts on spaces of dtype {wide}"
+    return f"Build it on a space of dtype {wide}"

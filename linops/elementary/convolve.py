@@ -8,7 +8,7 @@ adjoints and squares are the same sum with another shift, kernel or extent; the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -142,8 +142,7 @@ class Convolve(LinearOperator):
 
     def _apply(self, x: Array) -> Array:
         x = self._masked(x, inputs=True)
-        shifts = tuple(o + lead for o, lead in zip(self._origins, self._lead, strict=True))
-        y = self._sum(x, self._kernel(x), shifts, self._planes, "forward")
+        y = self._sum(x, self._kernel(x), "forward")
         return self._masked(y, inputs=False)
 
     def _apply_adjoint(self, y: Array) -> Array:
@@ -153,12 +152,7 @@ class Convolve(LinearOperator):
         flipped = xp.flip(kernel, axis=tuple(range(kernel.ndim)))
         if arrays.dtype_of(kernel).kind == "c":
             flipped = xp.conj(flipped)
-        shifts = tuple(
-            m - 1 - o - lead
-            for m, o, lead in zip(kernel.shape, self._origins, self._lead, strict=True)
-        )
-        planes = tuple(self.domain.shape[i] for i in self._numbers)
-        x = self._sum(y, flipped, shifts, planes, "adjoint")
+        x = self._sum(y, flipped, "adjoint")
         if not self.domain.is_complex and arrays.dtype_of(x).kind == "c":
             x = arrays.namespace(x).real(x)
         return self._masked(x, inputs=True)
@@ -309,6 +303,8 @@ class Convolve(LinearOperator):
 
     def _masked(self, x: Array, inputs: bool) -> Array:
         """Zero, whatever stands there, in planes of a padded block that are outside the array."""
+        if True not in self._padded:
+            return x
         for k, number in enumerate(self._numbers):
             axis = number - len(self.domain.shape)
             if not self._padded[k] or not x.shape[axis]:
@@ -322,21 +318,29 @@ class Convolve(LinearOperator):
             x = arrays.gather_planes(x, axis, plane, valid)
         return x
 
-    def _sum(
-        self,
-        x: Array,
-        kernel: Array,
-        shifts: tuple[int, ...],
-        planes: tuple[int, ...],
-        direction: str,
-    ) -> Array:
+    def _lines(self, direction: str) -> tuple[Line, ...]:
+        """Along each convolved axis, what `direct_sum` and `spectral_sum` move and keep."""
+        origins: Iterable[tuple[int, int]] = zip(self._origins, self._lead, strict=True)
+        if direction == "forward":
+            shifts = [o + lead for o, lead in origins]
+            planes = self._planes
+        else:
+            extents = self.kernel.shape
+            shifts = [m - 1 - o - lead for m, (o, lead) in zip(extents, origins, strict=True)]
+            planes = tuple(self.domain.shape[i] for i in self._numbers)
         n = len(self.domain.shape)
-        lines = [
+        return tuple(
             Line(number - n, shift, count, edge == _RING)
             for number, shift, count, edge in zip(
                 self._numbers, shifts, planes, self._edges, strict=True
             )
-        ]
+        )
+
+    def _sum(self, x: Array, kernel: Array, direction: str) -> Array:
+        kept = self.__dict__.setdefault("_cache_lines", {})
+        lines = kept.get(direction)
+        if lines is None:
+            lines = kept[direction] = self._lines(direction)
         if not self._fft:
             return direct_sum(x, kernel, lines)
         host = type(self.kernel) is np.ndarray and type(x) is np.ndarray

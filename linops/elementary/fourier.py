@@ -118,21 +118,15 @@ class FFT(LinearOperator):
         self._numbers, self._norm, self._half = numbers, norm, half
 
     def _apply(self, x: Array) -> Array:
-        xp, axes = arrays.namespace(x), self._axes()
+        axes = self._axes()
         if math.prod(x.shape) == 0:
             batch = tuple(x.shape)[: x.ndim - self.domain.ndim]
             return arrays.zeros((*batch, *self.codomain.shape), self.codomain.dtype, x)
-        x = arrays.row_major(x)
-        if self._half:
-            x = xp.fft.rfft(x, axis=axes[-1], norm=self._norm)
-            axes = axes[:-1]
-        else:
+        if not self._half:
             x = arrays.cast(x, self.codomain.dtype)
-        if axes:
-            x = xp.fft.fftn(x, axes=axes, norm=self._norm)
-        elif not self._half:
-            x = x + 0  # a result of its own
-        return arrays.row_major(x)
+        if not axes:
+            return x + 0  # a result of its own
+        return arrays.compiled(_transformed, x, axes=axes, norm=self._norm, half=self._half)
 
     def _apply_adjoint(self, y: Array) -> Array:
         xp, axes = arrays.namespace(y), self._axes()
@@ -205,6 +199,17 @@ class FFT(LinearOperator):
 
     def _axes(self) -> tuple[int, ...]:
         return tuple(i - self.domain.ndim for i in self._numbers)
+
+
+def _transformed(x: Array, axes: tuple[int, ...], norm: str, half: bool) -> Array:
+    xp = arrays.namespace(x)
+    x = arrays.row_major(x)
+    if half:
+        x = xp.fft.rfft(x, axis=axes[-1], norm=norm)
+        axes = axes[:-1]
+    if axes:
+        x = xp.fft.fftn(x, axes=axes, norm=norm)
+    return arrays.row_major(x)
 
 
 def _once(y: Any, axis: int, n: int) -> Any:

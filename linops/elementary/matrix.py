@@ -143,6 +143,10 @@ class Matrix(LinearOperator):
         return Cost(2 * entries, streaming.read + entries * self.dtype.itemsize, streaming.written)
 
     def _multiply(self, x: Array, source: Any, target: Any, adjoint: bool) -> Array:
+        matrix = self.array
+        if type(x) is type(matrix) is np.ndarray and x.dtype is matrix.dtype and x.ndim == 1:
+            if len(target.shape) == len(source.shape) == 1 and x.dtype.kind == "f":
+                return np.matmul(x, matrix if adjoint else matrix.T)
         batch = tuple(x.shape)[: x.ndim - source.ndim]
         if is_sparse(self.array) and (arrays.is_jax(x) or not arrays.on_host(x)):
             return self._by_entries(x, source, target, adjoint)
@@ -160,10 +164,8 @@ class Matrix(LinearOperator):
             x = arrays.cast(x, complex_of(source.dtype))
         elif arrays.dtype_of(matrix).kind != "c" and arrays.dtype_of(x).kind == "c":
             matrix = arrays.cast(matrix, arrays.dtype_of(x))
-        flat = xp.reshape(x, (*batch, source.size))
-        if not adjoint:
-            matrix = xp.matrix_transpose(matrix)
-        return xp.reshape(xp.matmul(flat, matrix), (*batch, *target.shape))
+        inner, outer = (*batch, source.size), (*batch, *target.shape)
+        return arrays.compiled(_product, x, matrix, inner=inner, outer=outer, turned=not adjoint)
 
     def _by_entries(self, x: Array, source: Any, target: Any, adjoint: bool) -> Array:
         """A sparse product where SciPy cannot run: in a trace, and on an accelerator."""
@@ -183,6 +185,12 @@ class Matrix(LinearOperator):
         flat = xp.reshape(x, (*batch, source.size))
         terms = values * xp.take(flat, columns, axis=len(batch))
         return xp.reshape(arrays.scatter_add(terms, rows, target.size), (*batch, *target.shape))
+
+
+def _product(x: Array, matrix: Array, inner: Any, outer: Any, turned: bool) -> Array:
+    xp = arrays.namespace(x)
+    matrix = xp.matrix_transpose(matrix) if turned else matrix
+    return xp.reshape(xp.matmul(xp.reshape(x, inner), matrix), outer)
 
 
 def is_sparse(array: Any) -> bool:

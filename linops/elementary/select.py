@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -102,10 +103,18 @@ class Restriction(LinearOperator):
         self._axes = numbers
 
     def _apply(self, x: Array) -> Array:
+        if type(x) is np.ndarray and self._runs_over_all and x.ndim == len(self.domain.shape):
+            return x.ravel().take(self.index)
         return _restrict(x, self.index, self.domain, self._axes)
 
     def _apply_adjoint(self, y: Array) -> Array:
         return _scatter(y, self.index, self.domain, self._axes)
+
+    @cached_property
+    def _runs_over_all(self) -> bool:
+        """Whether positions run over all axes, none of them inert: NumPy takes them at once."""
+        whole = type(self.index) is np.ndarray and bool((self.index >= 0).all())
+        return whole and self._axes == tuple(range(len(self.domain.shape)))
 
     def _make_adjoint(self) -> LinearOperator:
         return Scatter(self.domain, self.index, self._axes)  # type: ignore[arg-type]

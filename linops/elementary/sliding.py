@@ -7,8 +7,8 @@ adjoint, is in `linops/elementary/convolve.py`.
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -47,20 +47,34 @@ def direct_sum(x: Array, kernel: Array, lines: Sequence[Line]) -> Array:
     empty = _empty(x, kernel, lines)
     if empty is not None:
         return empty
+    return arrays.compiled(_shifted_sum, x, kernel, lines=tuple(lines))
+
+
+def _shifted_sum(x: Array, kernel: Array, lines: tuple[Line, ...]) -> Array:
     for line, m in zip(lines, kernel.shape, strict=True):
         x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, line.ring)
     total: Any = None
-    for position in itertools.product(*(range(m) for m in kernel.shape)):
-        part = x
-        for line, k, m in zip(lines, position, kernel.shape, strict=True):
-            part = arrays.narrow(part, line.axis, m - 1 - k, m - 1 - k + line.planes)
+    for position, planes in _shifts(lines, tuple(kernel.shape)):
+        term = kernel[position] * x[planes]
         if total is None:
-            total = kernel[position] * part
+            total = term
         elif type(total) is np.ndarray:
-            total += kernel[position] * part
+            total += term
         else:
-            total = total + kernel[position] * part
+            total = total + term
     return total
+
+
+@functools.lru_cache(512)
+def _shifts(lines: tuple[Line, ...], extents: tuple[int, ...]) -> tuple[tuple[Any, Any], ...]:
+    """Positions in a kernel, and the planes of the window that meet each of them."""
+    found = []
+    for position in itertools.product(*map(range, extents)):
+        planes = [slice(None)] * max((-line.axis for line in lines), default=0)
+        for line, k, m in zip(lines, position, extents, strict=True):
+            planes[line.axis] = slice(m - 1 - k, m - 1 - k + line.planes)
+        found.append((position, (..., *planes)))
+    return tuple(found)
 
 
 def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[bool, Array]) -> Array:
@@ -112,7 +126,7 @@ def _spectrum(kernel: Array, lines: Sequence[Line], lengths: Sequence[int], is_r
 
 def _empty(x: Array, kernel: Array, lines: Sequence[Line]) -> Array | None:
     """Zeros where there is nothing to sum, or nothing to sum it for."""
-    if math.prod(x.shape) and all(line.planes for line in lines):
+    if 0 not in x.shape and 0 not in [line.planes for line in lines]:
         return None
     dtype = arrays.dtype_of(x)
     if arrays.dtype_of(kernel).kind == "c":
@@ -130,11 +144,17 @@ def _window(x: Array, axis: int, start: int, stop: int, ring: bool) -> Array:
         xp = arrays.namespace(x)
         index = arrays.convert(np.arange(start, stop) % n, x)
         return xp.take(x, index, axis=x.ndim + axis)
-    first, last = min(max(start, 0), n), max(min(stop, n), 0)
-    last = max(first, last)
+    first, last, before, after = _cut(n, start, stop)
+    return arrays.widen(arrays.narrow(x, axis, first, last), axis, before, after)
+
+
+@functools.lru_cache(512)
+def _cut(n: int, start: int, stop: int) -> tuple[int, int, int, int]:
+    """Of planes `start` to `stop`, the range that is among n, and how many lie before and after."""
+    first = min(max(start, 0), n)
+    last = max(first, min(stop, n), 0)
     before = min(max(first - start, 0), stop - start)
-    x = arrays.narrow(x, axis, first, last)
-    return arrays.widen(x, axis, before, stop - start - before - (last - first))
+    return first, last, before, stop - start - before - (last - first)
 
 
 def fast_length(n: int) -> int:

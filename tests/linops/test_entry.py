@@ -231,3 +231,47 @@ def test_a_space_without_axes_holds_arrays_not_scalars() -> None:
         assert type(y) is np.ndarray and y.shape == () and y == 2
     for prox in (lo.L1(one).prox, lo.Huber(one).prox, lo.Quadratic(one).conjugate_prox):
         assert type(prox(np.asarray(3, "f4"), 0.5)) is np.ndarray
+
+
+def warned(call: Any) -> Any:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_warning_of_a_cast_points_at_the_line_that_hands_the_array_over() -> None:
+    x, space = np.ones(4), lo.Space(4)
+
+    def leaf() -> Any:
+        return lo.Diagonal(np.ones(4, "f4"))
+
+    F = lo.from_functions(np.negative, np.negative, domain=space)
+    grid = lo.Gradient(lo.Space(4, spacing=0.5))
+    calls = {
+        "leaf": (lambda: leaf() @ x, "a space of dtype float64"),
+        "called": (lambda: leaf()(x), "a space of dtype float64"),
+        "product": (lambda: F @ leaf() @ F @ x, "its parts on spaces of dtype float64"),
+        "sum": (lambda: (leaf() + F) @ x, "its parts on spaces of dtype float64"),
+        "adjoint": (lambda: (2 * F @ leaf()).H @ x, "its parts on spaces of dtype float64"),
+        "gram": (lambda: grid.gram() @ x, "its parts on spaces of dtype float64"),
+        "stack": (lambda: lo.vstack([leaf(), F]) @ x, "its parts on spaces of dtype float64"),
+        "flat": (lambda: leaf().matvec(x), "a space of dtype float64"),
+        "functional": (lambda: lo.L1(space)(x), "a space of dtype float64"),
+        "gradient": (lambda: lo.Huber(space).gradient(x), "on spaces of dtype float64"),
+        "Jacobian": (lambda: lo.Exp(space).jacobian(x), "a space of dtype float64"),
+    }
+    for name, (call, advice) in calls.items():
+        found = warned(call)
+        assert (found.filename, found.lineno) == (__file__, call.__code__.co_firstlineno), name
+        assert advice in str(found.message) and "precision=" not in str(found.message), name
+
+
+def test_a_projector_is_advised_its_precision() -> None:
+    geometries = pytest.importorskip("geometries")
+    beam = geometries.ParallelBeam(np.linspace(0, 3, 5), geometries.Detector(6))
+    A = geometries.Projector(beam, geometries.Grid((4, 4)))
+    found = warned(lambda: A @ np.ones((4, 4)))
+    assert 'Build it with precision="float64"' in str(found.message)
+    assert found.filename == __file__

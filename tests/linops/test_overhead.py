@@ -165,3 +165,31 @@ def test_what_is_fresh_is_not_copied() -> None:
     parts = lo.vstack([leaf(fresh), leaf(lambda x: x), leaf(fresh)]) @ views("slice")
     assert parts[0] is given[0]
     assert parts[2] is given[1]
+
+
+def test_a_leaf_costs_little_beside_the_library_call_that_it_makes() -> None:
+    # 26, 21 and 25 calls before; the library's own call is one.
+    space, x = lo.Space(10), np.ones(10, "float32")
+    cases = {
+        lo.Matrix(np.ones((10, 10), "float32")): 5,
+        lo.Restriction(space, [1, 5, 7]): 4,
+        lo.Convolve(space, np.ones(3, "float32")): 18,
+    }
+    for A, limit in cases.items():
+        A @ x
+        assert calls(lambda A=A: A @ x) <= limit, A.name
+
+
+def test_a_leaf_in_eager_jax_is_one_program() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    space, x = lo.Space(10), jnp.ones(10, "float32")
+    weights = jnp.arange(100, dtype="float32").reshape(10, 10)
+    leaves_of_jax = [
+        (lo.Matrix(weights), weights @ x),
+        (lo.Convolve(space, jnp.ones(3, "float32")), jnp.convolve(x, jnp.ones(3), "same")),
+        (lo.FFT(space, norm="backward"), jnp.fft.rfft(x)),
+    ]
+    for A, wanted in leaves_of_jax:
+        np.testing.assert_allclose(A @ x, wanted, rtol=1e-5)
+        # Operation by operation: 171 calls of Matrix, 1223 of Convolve, 204 of FFT.
+        assert calls(lambda A=A: A @ x) <= 110, A.name
