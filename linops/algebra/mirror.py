@@ -24,7 +24,9 @@ __all__ = ["alike", "mirrored"]
 
 def mirrored(terms: Sequence[LinearOperator]) -> frozenset[str]:
     """Of `"self_adjoint"` and `"psd"` what follows for the product of these factors."""
-    n = len(terms)
+    n, first, last = len(terms), terms[0], terms[-1]
+    if type(first.H) is not type(last) and type(first) is not type(last.H):
+        return frozenset()  # the cheapest look first: most products are no mirror images
     middle = terms[n // 2] if n % 2 else None
     tags = frozenset({"self_adjoint", "psd"})
     if middle is not None:
