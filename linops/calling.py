@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from linops import arrays, tracing
+from linops import arrays, autocast, tracing
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
 from linops.precision import complex_of, real_of
@@ -59,6 +59,10 @@ def call(operator: Operator, x: Any) -> Any:
         from linops.transforms import torch_compile
 
         return torch_compile.applied(operator, x)
+    kind = autocast.device(x)
+    if kind is not None:
+        with autocast.off(kind):
+            return call(operator, x)
     domain.check_shape(x, operator.name)
     if isinstance(domain, ProductSpace):
         x = tuple(x)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from linops import arguments, calling, tracing
+from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.precision import Precision
@@ -198,6 +199,7 @@ class Operator(ABC):
 
         return block(self, axis, start, stop, padded)
 
+    @own_precision
     def jacobian(self, x: Any) -> LinearOperator:
         """The derivative at `x`, a linear operator that solvers can use.
 

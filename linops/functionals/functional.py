@@ -18,6 +18,7 @@ import numpy as np
 
 from linops import arguments, arrays, calling
 from linops.arrays import Array
+from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import DTypeError
 from linops.functionals.derivatives import GradientMap, Row, bare
@@ -63,6 +64,7 @@ class Functional(Operator):
     ) -> None:
         super().__init__(domain, Space((), real_of(domain.dtype)), rule, name=name)
 
+    @own_precision
     def __call__(self, x: Any) -> Any:
         x = self._admit(x)
         if self.batched or not calling.batch_shape(x, self.domain):
@@ -80,6 +82,7 @@ class Functional(Operator):
         """
         return self._make_gradient()
 
+    @own_precision
     def prox(self, x: Any, step: Any) -> Any:
         """`argmin_u |u - x|^2 / 2 + step * f(u)`, where it has a closed form.
 
@@ -97,6 +100,7 @@ class Functional(Operator):
         """
         return calling.as_arrays(self._prox(self._admit(x), _step(step)))
 
+    @own_precision
     def conjugate_prox(self, x: Any, step: Any) -> Any:
         """The proximal map of the convex conjugate, `argmin_u |u - x|^2 / 2 + step * f*(u)`.
 

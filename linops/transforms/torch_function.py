@@ -13,9 +13,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from linops import arrays, calling
+from linops import arrays, autocast, calling
 from linops.algebra.structure import flatten
 from linops.maps import Operator
 
@@ -128,7 +129,9 @@ def _function() -> Any:
     class LinearPair(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(forward: Any, adjoint: Any, several: bool, *parts: Any) -> Any:
-            return forward(parts if several else parts[0])
+            kind = autocast.device(parts)  # of a backward pass, which may run under another
+            with nullcontext() if kind is None else autocast.off(kind):
+                return forward(parts if several else parts[0])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
