@@ -63,7 +63,7 @@ class Product(LinearOperator):
         return self._backward(y)
 
     def _make_adjoint(self) -> LinearOperator:
-        if "self_adjoint" in self.tags:
+        if "self_adjoint" in self._declared_tags or "self_adjoint" in mirrored(self.terms):
             return self
         return Product([term.H for term in reversed(self.terms)])
 
