@@ -145,7 +145,15 @@ class Packed(NamedTuple):
 
 
 def pack(scan: VolumeScan) -> Packed:
-    """Turn a scan into arrays for compiled code (small: a few hundred bytes a view)."""
+    """A scan as arrays for compiled code, made once (small: a few hundred bytes a view)."""
+    found: Packed | None = scan.__dict__.get("_packed")
+    if found is None:
+        found = _packed(scan)
+        scan.__dict__["_packed"] = found
+    return found
+
+
+def _packed(scan: VolumeScan) -> Packed:
     rows, cols = scan.shape
     cone = scan.kind == "cone"
     middle = np.asarray(scan.center[::-1], np.float64)
