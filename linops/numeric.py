@@ -1,7 +1,7 @@
 """Checks of numbers that a caller gives: the one home of "a finite number above 0" and the like.
 
 Each returns what it was given as a plain Python or NumPy value and raises an error that names the
-argument, what came and what is wanted. Values under a trace of JAX or torch cannot be looked at;
+argument, what came and what is wanted. Kinds of arguments are held in `linops/arguments.py`. Values under a trace of JAX or torch cannot be looked at;
 the functions that take them say what they do then. What an *array* operand may be is decided in
 `linops/calling.py`.
 """
@@ -18,7 +18,15 @@ import numpy as np
 from linops import arrays
 from linops.errors import DTypeError
 
-__all__ = ["finite", "finite_vector", "non_negative", "positive", "require_finite", "whole"]
+__all__ = [
+    "finite",
+    "finite_vector",
+    "non_negative",
+    "positive",
+    "require_finite",
+    "require_numbers",
+    "whole",
+]
 
 
 def finite(name: str, value: Any, error: type[ValueError] = ValueError) -> float:
@@ -60,6 +68,7 @@ def whole(name: str, value: Any, least: int = 0, error: type[ValueError] = Value
 
 def finite_vector(name: str, value: Any, error: type[ValueError] = ValueError) -> np.ndarray:
     """`value` as finite float64 NumPy numbers along one axis, at least one."""
+    _refuse_masked(name, value)
     host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
     if host.dtype.kind not in "iuf":
         raise DTypeError(f"{name} has dtype {host.dtype}; it is an array of real numbers")
@@ -80,6 +89,7 @@ def require_finite(
 
     Arrays under a trace, and those of no real or complex numbers, are passed over.
     """
+    _refuse_masked(name, value)
     if not arrays.is_concrete(value):
         return
     host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
@@ -93,6 +103,22 @@ def require_finite(
     if bad.any():
         where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), host.shape))
         raise error(f"{name} holds {host[where]} at {where}; every entry is {wanted}")
+
+
+def require_numbers(name: str, value: Any, error: type[ValueError] = ValueError) -> None:
+    """Raise where an array that can be read holds NaN, naming the first; infinity passes."""
+    _refuse_masked(name, value)
+    if not arrays.is_concrete(value):
+        return
+    host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
+    if host.dtype.kind in "fc" and np.isnan(host).any():
+        where = tuple(int(i) for i in np.argwhere(np.isnan(host))[0])
+        raise error(f"{name} holds nan at {where}; every entry is a number")
+
+
+def _refuse_masked(name: str, value: Any) -> None:
+    if arrays.is_masked(value):
+        raise arrays.masked_error("linops", name)
 
 
 def _real(name: str, value: Any, error: type[ValueError], wanted: str) -> float:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import arguments, arrays
+from linops import arguments, arrays, numeric
 from linops.arguments import Kind
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
@@ -587,6 +587,11 @@ def _names(axes: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...
     if axes is None:
         return None
     names = tuple(axes)
+    if not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise ShapeError(
+            f"names of axes are words of letters, digits and underscores, such as ('y', 'x'), "
+            f"got {names!r}"
+        )
     if len(names) != len(shape) or len(set(names)) != len(names):
         raise ShapeError(
             f"a space of shape {shape} takes {len(shape)} different names of axes, got {names!r}"
@@ -601,13 +606,11 @@ def _spacing(
         return None
     several = isinstance(spacing, (tuple, list, np.ndarray))
     entries: Any = spacing if several else (spacing,) * len(shape)
-    values = tuple(float(value) for value in entries)
+    values = tuple(numeric.positive("spacing", value, ShapeError) for value in entries)
     if len(values) != len(shape):
         raise ShapeError(
             f"a space of shape {shape} takes one spacing or {len(shape)} of them, got {spacing!r}"
         )
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        raise ShapeError(f"spacings are positive and finite, got {spacing!r}")
     return values
 
 

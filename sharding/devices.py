@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from linops import numeric
 from linops.compiled import pool
 from linops.errors import PlacementError
 from linops.memory import free_in_jax, host_free
@@ -76,6 +77,11 @@ class Described:
     bandwidth: float = 2e12
     link: float = 2e11
     flops: float = 2e13
+
+    def __post_init__(self) -> None:
+        numeric.whole("number", self.number, 0, PlacementError)
+        for name in ("memory", "bandwidth", "link", "flops"):
+            numeric.positive(name, getattr(self, name), PlacementError)
 
     @classmethod
     def several(cls, count: int, **properties: float) -> tuple[Described, ...]:

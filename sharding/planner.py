@@ -82,6 +82,9 @@ def plan(
         if not isinstance(A, Operator):
             raise PlacementError(f"plan takes an Operator or Functional, got {type(A).__name__}")
         _check(memory, chunks, batch)
+        for name, value in (("deterministic", deterministic), ("probe", probe)):
+            if value is not True and value is not False:
+                raise PlacementError(f"{name} is {value!r}; it is True or False")
         available, engine = choose(devices, executor)
         machine = machine_of(available, engine)
         if limit is not None:

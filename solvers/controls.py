@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, numeric
 
 __all__ = [
     "bar",
@@ -26,34 +26,22 @@ __all__ = [
 
 def whole(name: str, value: Any) -> int:
     """`value` as an int >= 0; booleans and fractions are refused."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-        raise ValueError(f"{name} is {value!r}; it is a whole number >= 0")
-    if value < 0:
-        raise ValueError(f"{name} is {value}; it is a whole number >= 0")
-    return int(value)
+    return numeric.whole(name, value)
 
 
 def positive_count(name: str, value: Any) -> int:
     """`value` as an int >= 1."""
-    if whole(name, value) == 0:
-        raise ValueError(f"{name} is 0; it is a whole number >= 1")
-    return int(value)
+    return numeric.whole(name, value, 1)
 
 
 def non_negative(name: str, value: Any) -> float:
     """`value` as a finite float >= 0."""
-    number = _real(name, value)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{name} is {value!r}; it is a finite number >= 0")
-    return number
+    return numeric.non_negative(name, value)
 
 
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float > 0."""
-    number = _real(name, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} is {value!r}; it is a finite number > 0")
-    return number
+    return numeric.positive(name, value)
 
 
 def bounds_pair(bounds: Any) -> tuple[float | None, float | None]:
@@ -109,6 +97,6 @@ def bar(progress: Any, name: str, total: int, start: int) -> Any:
 
 
 def _real(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} is {value!r}; it is a real number")
     return float(value)

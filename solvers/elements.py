@@ -31,6 +31,7 @@ __all__ = [
     "products",
     "ratio",
     "require_finite",
+    "require_sums",
     "subtract",
     "sums",
     "zeros",
@@ -99,6 +100,14 @@ def require_finite(x: Any, name: str) -> None:
             f"{where}[{', '.join(map(str, index))}] is {value} ({len(bad)} entries are not "
             "finite); repair or mask them (weight 0 does not hide them)"
         )
+
+
+def require_sums(x: Any, name: str) -> None:
+    """Raise a `ValueError` where an entry is NaN, infinite or negative."""
+    require_finite(x, name)
+    for part in x if isinstance(x, tuple) else (x,):
+        if arrays.item(arrays.namespace(part).any(part < 0)):
+            raise ValueError(f"{name} holds negative entries; they are >= 0")
 
 
 def batch_of(x: Any, space: AnySpace) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from solvers.elements import (
     each,
     first,
     products,
+    require_sums,
     subtract,
     zeros,
 )
@@ -123,6 +124,9 @@ def sirt(
             (column_sums, A.domain, "column_sums"),
         )
     ]
+    for found, name in zip(sums, ("row_sums", "column_sums"), strict=True):
+        if found is not None:
+            require_sums(found, name)
     run.keeps(x=A.domain)
     if run.restored is None:
         x = run.x

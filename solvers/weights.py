@@ -8,7 +8,7 @@ from typing import Any
 from linops import arrays
 from linops.space import Space
 from solvers.controls import non_negative
-from solvers.elements import admit, require_finite
+from solvers.elements import admit, require_sums
 
 __all__ = ["measurement_weights"]
 
@@ -51,7 +51,5 @@ def measurement_weights(weights: Any, y: Any, space: Space) -> Any:
         w = xp.zeros_like(y) + non_negative("weights", weights)
     else:
         w = admit(weights, space, "weights", like=y)
-    require_finite(w, "weights")
-    if arrays.item(xp.any(w < 0)):
-        raise ValueError("weights holds negative entries; they are >= 0")
+    require_sums(w, "weights")
     return w

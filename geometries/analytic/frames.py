@@ -85,7 +85,10 @@ def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray
     frames = fixed_frames(geometry)
     if given is not None:
         refuse_gradient(given, "isocenter")
-        point = np.asarray(arrays.to_numpy(given) if arrays.is_array(given) else given, float)
+        try:
+            point = np.asarray(arrays.to_numpy(given) if arrays.is_array(given) else given, float)
+        except (TypeError, ValueError):
+            point = np.zeros(0)
         if point.shape != (frames.dims,) or not np.isfinite(point).all():
             raise GeometryError(
                 f"isocenter is {given!r}; it is a finite point with {frames.dims} components"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, numeric
 from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
@@ -57,7 +57,8 @@ def ramp_response(
     Raises
     ------
     GeometryError
-        For less than two columns, a pad that is no integer of at least 2, or another window.
+        For less than two columns, a pad that is no integer of at least 2, another window, and a
+        pitch or step that is not positive.
 
     Notes
     -----
@@ -65,13 +66,16 @@ def ramp_response(
     k, 0 for even k (A. C. Kak, M. Slaney, "Principles of Computerized Tomographic Imaging",
     section 3.3, times 2 pi and the squared pitch).
     """
-    count = numbers.index(columns)
+    count = numeric.whole("columns", columns, 0, GeometryError)
     if count < 2:
         raise GeometryError(f"a ramp along {count} column: it takes at least two detector bins")
     if isinstance(pad, bool) or not hasattr(pad, "__index__") or numbers.index(pad) < 2:
         raise GeometryError(f"pad is {pad!r}; it is an integer of at least 2")
-    if window not in _WINDOWS:
+    if not isinstance(window, str) or window not in _WINDOWS:
         raise GeometryError(f"window is {window!r}; it is one of {', '.join(_WINDOWS)}")
+    numeric.positive("pitch", pitch, GeometryError)
+    if fan_step is not None:
+        numeric.positive("fan_step", fan_step, GeometryError)
     length = numbers.index(pad) * count
     k = np.arange(length)
     k = np.minimum(k, length - k)
@@ -135,6 +139,7 @@ class RampFilter(LinearOperator):
                     f"{response.dtype}; rows of {columns} columns with pad {pad} take "
                     f"{len(own)} real values"
                 )
+            numeric.require_finite("filter_response", response, GeometryError)
         names = space.axes or (*(f"axis{i}" for i in range(space.ndim - 1)), "col")
         axes = " ".join([*names[:-1], f"{names[-1]}!"])
         super().__init__(

@@ -13,7 +13,7 @@ import numpy as np
 
 from geometries.analytic import redundancy
 from geometries.analytic.coverage import Coverage
-from geometries.analytic.frames import fixed_frames, view_angles
+from geometries.analytic.frames import find_isocenter, fixed_frames, view_angles
 from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import ConeGather
 from geometries.analytic.parts import part_of
@@ -28,6 +28,7 @@ from geometries.analytic.weights import (
     projection_space,
 )
 from geometries.suspicions import warn_caller
+from linops import numeric
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.plane_windows import PlaneWindow
 from linops.errors import GeometryError, ShapeError
@@ -213,6 +214,10 @@ def _composed(
 ) -> LinearOperator:
     geometry, precision = A.geometry, A.precision if precision is None else precision
     frames = fixed_frames(geometry)
+    if isocenter is not None:
+        find_isocenter(geometry, isocenter)
+    if angular_weights is not None:
+        numeric.require_finite("angular_weights", angular_weights, GeometryError)
     coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
     before: list[LinearOperator] = []
     wide, gather = geometry, gathering(geometry, A.grid, isocenter, precision)
@@ -318,4 +323,5 @@ def _data_weights(weights: Any, space: Any) -> LinearOperator:
             f"projection_weights has shape {shape}; it has that of the projections, "
             f"{space.describe_shape()}"
         )
+    numeric.require_finite("projection_weights", weights, GeometryError)
     return Diagonal(weights, space)

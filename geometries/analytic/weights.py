@@ -22,7 +22,7 @@ from geometries.analytic.frames import (
 )
 from geometries.beams import Beam
 from geometries.trajectory import Trajectory
-from linops import arrays
+from linops import arrays, numeric
 from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.cost import Cost
@@ -56,7 +56,7 @@ class AxisWeights(LinearOperator, ABC):
     axes
         Names of the axes that `array` varies along, in the order of the space.
     array
-        Real weights; a torch or JAX array here may carry a gradient.
+        Real, finite weights; a torch or JAX array here may carry a gradient.
     """
 
     batched = True
@@ -78,6 +78,7 @@ class AxisWeights(LinearOperator, ABC):
                 f"{type(self).__name__} takes real weights of shape {wanted} along "
                 f"({', '.join(axes)}), got shape {tuple(array.shape)} and dtype {array.dtype}"
             )
+        numeric.require_finite(f"the array of {type(self).__name__}", array, GeometryError)
         line = " ".join(names)
         super().__init__(
             space,

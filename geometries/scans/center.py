@@ -24,7 +24,7 @@ from geometries.beams import ParallelBeam, as_angles
 from geometries.detector import Detector
 from geometries.grid import Grid
 from geometries.suspicions import warn_caller
-from linops import arrays
+from linops import arrays, numeric
 from linops.arrays import Array
 from linops.errors import GeometryError, ShapeError
 
@@ -145,7 +145,7 @@ def sweep_centers(
     n = sinogram.shape[1]
     chosen = grid if grid is not None else Grid((n, n))
     try:
-        columns = [float(c) for c in centers]
+        columns = [numeric.finite("centers", c) for c in centers]
     except (TypeError, ValueError):
         raise GeometryError(
             f"centers is {centers!r}; it is a list of columns, such as range(60, 68)"
@@ -157,12 +157,16 @@ def sweep_centers(
 
 def center_to_offset(center: float, columns: int, pitch: float = 1.0) -> float:
     """Offset of a detector whose axis is at a column: `((columns - 1) / 2 - center) * pitch`."""
-    return ((columns - 1) / 2 - center) * pitch
+    count = numeric.whole("columns", columns, 1, GeometryError)
+    axis = numeric.finite("center", center, GeometryError)
+    return ((count - 1) / 2 - axis) * numeric.positive("pitch", pitch, GeometryError)
 
 
 def offset_to_center(offset: float, columns: int, pitch: float = 1.0) -> float:
     """The column of the axis for a detector offset: `(columns - 1) / 2 - offset / pitch`."""
-    return (columns - 1) / 2 - offset / pitch
+    count = numeric.whole("columns", columns, 1, GeometryError)
+    shift = numeric.finite("offset", offset, GeometryError)
+    return (count - 1) / 2 - shift / numeric.positive("pitch", pitch, GeometryError)
 
 
 def _row_of(projections: Array, row: int | None) -> np.ndarray:

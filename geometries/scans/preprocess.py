@@ -8,7 +8,6 @@ never lost.
 from __future__ import annotations
 
 import math
-import operator
 import warnings
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 from geometries.beams import Beam, as_angles
 from geometries.detector import Detector
 from geometries.trajectory import Trajectory
-from linops import arrays
+from linops import arrays, numeric
 from linops.arrays import Array
 from linops.errors import DTypeError, GeometryError, ShapeError
 
@@ -88,7 +87,7 @@ def line_integrals(
     >>> np.round(result.data, 4), result.repaired
     (array([0.2231, 0.6931]), 0)
     """
-    if not 0 < floor < 1:
+    if not 0 < numeric.finite("floor", floor) < 1:
         raise ValueError(f"floor is {floor!r}; it is a transmission between 0 and 1")
     host = _real(counts, "counts")
     dtype = np.dtype(
@@ -134,8 +133,7 @@ def bin_detector(data: Array, geometry: Any, columns: int = 1, rows: int = 1) ->
         raise GeometryError(f"rows is {rows}; the detector of shape {detector.shape} has no rows")
     shape, pitch, offset = [], [], []
     for axis, factor in enumerate(factors):
-        if isinstance(factor, bool) or not hasattr(factor, "__index__") or factor < 1:
-            raise GeometryError(f"a binning factor is {factor!r}; it is an integer of at least 1")
+        factor = numeric.whole("a binning factor", factor, 1, GeometryError)
         n, kept = detector.shape[axis], detector.shape[axis] // factor * factor
         if kept == 0:
             raise GeometryError(f"{n} cells cannot be binned by {factor}")
@@ -167,9 +165,8 @@ def pad_columns(
     (data, geometry)
     """
     host, detector = _fitting(data, geometry)
-    before, after = operator.index(before), operator.index(after)
-    if before < 0 or after < 0:
-        raise GeometryError(f"padding is ({before}, {after}); it is not negative")
+    before = numeric.whole("before", before, 0, GeometryError)
+    after = numeric.whole("after", after, 0, GeometryError)
     if mode not in ("edge", "constant"):
         raise GeometryError(f"mode is {mode!r}; it is 'edge' or 'constant'")
     width: list[tuple[int, int]] = [(0, 0)] * (host.ndim - 1) + [(before, after)]
@@ -186,7 +183,8 @@ def crop_columns(data: Array, geometry: Any, start: int, stop: int) -> tuple[Arr
     """
     host, detector = _fitting(data, geometry)
     n = detector.shape[-1]
-    start, stop = operator.index(start), operator.index(stop)
+    start = numeric.whole("start", start, 0, GeometryError)
+    stop = numeric.whole("stop", stop, 0, GeometryError)
     if not 0 <= start < stop <= n:
         raise GeometryError(f"columns {start} to {stop} are no range of the {n} columns")
     part = np.array(host[..., start:stop])

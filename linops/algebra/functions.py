@@ -12,10 +12,13 @@ from linops.arguments import checked
 from linops.operator import LinearOperator, Operator
 from linops.precision import Precision
 from linops.rule import Rule
-from linops.space import AnySpace
+from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms.closures import closed_over, filled
 
 __all__ = ["FunctionOperator", "from_functions"]
+
+_TAGS = {"approximate_adjoint", "diagonal", "nonnegative", "psd", "real_linear", "self_adjoint"}
+_TAGS |= {"unitary"}
 
 
 @checked
@@ -55,7 +58,9 @@ def from_functions(
     Raises
     ------
     TypeError
-        Without an adjoint: it is not guessed.
+        Without an adjoint: it is not guessed; for a domain that is no space.
+    ValueError
+        For tags that nothing reads.
     """
     if adjoint is None:
         raise TypeError(
@@ -64,7 +69,17 @@ def from_functions(
         )
     if adjoint_kind not in ("exact", "approximate"):
         raise ValueError(f"adjoint_kind is 'exact' or 'approximate', got {adjoint_kind!r}")
-    known = set(tags)
+    spaces: dict[str, Any] = {"domain": domain}
+    if codomain is not None:
+        spaces["codomain"] = codomain
+    for which, space in spaces.items():
+        if not isinstance(space, (Space, ProductSpace)):
+            raise TypeError(f"{which} is {space!r}; it is a Space, such as linops.Space((4, 5))")
+    known = {tags} if isinstance(tags, str) else set(tags)
+    if not known <= _TAGS:
+        raise ValueError(
+            f"tags has {sorted(map(str, known - _TAGS))}; known tags are {', '.join(sorted(_TAGS))}"
+        )
     if adjoint_kind == "approximate":
         known.add("approximate_adjoint")
     return FunctionOperator(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from linops import arrays
+from linops import arrays, numeric
 from linops.arguments import checked
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
@@ -82,10 +82,14 @@ class Log(Pointwise):
 
 
 class Power(Pointwise):
-    """`x ** exponent` for a Python number."""
+    """`x ** exponent` for a finite number."""
 
-    def __init__(self, space: Space, exponent: float) -> None:
+    def __init__(self, space: Space, exponent: Any) -> None:
         super().__init__(space)
+        if arrays.is_array(exponent) and exponent.ndim == 0:
+            numeric.require_finite("exponent", exponent)
+        else:
+            exponent = numeric.finite("exponent", exponent)
         self.exponent = exponent
 
     def _apply(self, x: Array) -> Array:
@@ -109,12 +113,23 @@ def transmission(projector: LinearOperator, unattenuated: Any = 1.0) -> Operator
     projector
         A, from attenuation to line integrals.
     unattenuated
-        I0, a number or an array of the shape of the projections.
+        I0, a positive number, or an array of the shape of the projections without negative entries.
+
+    Raises
+    ------
+    ShapeError
+        For a projector on a product.
+    ValueError
+        For counts that are negative or not finite.
     """
     space = projector.codomain
     if not isinstance(space, Space):
         raise ShapeError(f"transmission takes a projector on a plain codomain, got {space}")
     counts: Any = Exp(space) @ (-projector)
+    if arrays.is_array(unattenuated):
+        numeric.require_finite("unattenuated", unattenuated, least=0)
+    else:
+        unattenuated = numeric.positive("unattenuated", unattenuated)
     if arrays.is_array(unattenuated) and unattenuated.ndim:
         return Diagonal(unattenuated, space) @ counts  # type: ignore[no-any-return]
     return unattenuated * counts  # type: ignore[no-any-return]

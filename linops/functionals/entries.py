@@ -6,12 +6,13 @@ nothing else. Its tables (targets, weights, bounds) have the shape of the domain
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import arguments, arrays
+from linops import arguments, arrays, numeric
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
@@ -118,7 +119,12 @@ class Entries(Functional):
         if arrays.is_masked(value):
             raise arrays.masked_error(self.name, name)
         if not arrays.is_array(value) or (arrays.is_numpy(value) and not value.ndim):
-            return float(arguments.held("float", value, self.name, name))
+            number = float(arguments.held("float", value, self.name, name))
+            if math.isnan(number):
+                raise ValueError(f"{self.name}: {name} is {value}; it is a number")
+            return number
+        # Bounds may be infinite; nothing may be NaN.
+        numeric.require_numbers(f"{self.name}: {name}", value)
         space = self._space
         if tuple(value.shape) != space.shape:
             raise ShapeError(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import arrays
+from linops import arrays, numeric
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
@@ -45,6 +45,8 @@ class LeastSquares(Entries):
     def __init__(self, space: Space, target: Array | None = None, weights: Any = None) -> None:
         super().__init__(space)
         self.target = None if target is None else self._admit_table(target, "target", space.dtype)
+        if target is not None:
+            numeric.require_finite(f"{self.name}: target", target)
         self.weights = None if weights is None else self._admit_weights(weights)
 
     def surrogate(self, x: Array) -> LinearOperator:

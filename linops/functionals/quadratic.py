@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from linops import arrays
+from linops import arrays, numeric
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.identity import Identity
@@ -38,6 +38,8 @@ class _SquaredDistance(Entries):
                 f"{type(self).__name__} takes a real space, got {space}; see LeastSquares"
             )
         self.weight = weight
+        if center is not None:
+            numeric.require_finite(f"{self.name}: center", center)
         self.center = None if center is None else self._admit_table(center, "center")
 
     def surrogate(self, x: Array) -> LinearOperator:

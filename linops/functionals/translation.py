@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from linops import arrays
+from linops import arrays, numeric
 from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.elementary.plane_windows import PlaneMask
@@ -42,6 +42,7 @@ class Translation(Operator):
                 f"a shift is one element of {space}, got "
                 f"{tuple(shift.shape) if arrays.is_array(shift) else type(shift).__name__}"
             )
+        numeric.require_finite("shift", shift)
         row = (named_row(space),)
         super().__init__(space, space, Rule(row, row, row))
         self.shift = arrays.snapshot(arrays.cast(shift, space.dtype))
