@@ -1,9 +1,9 @@
 """Checks of numbers that a caller gives: the one home of "a finite number above 0" and the like.
 
 Each returns what it was given as a plain Python or NumPy value and raises an error that names the
-argument, what came and what is wanted. Kinds of arguments are held in `linops/arguments.py`. Values under a trace of JAX or torch cannot be looked at;
-the functions that take them say what they do then. What an *array* operand may be is decided in
-`linops/calling.py`.
+argument, what came and what is wanted. Kinds of arguments are held in `linops/arguments.py`, what
+an operand may be in `linops/calling.py`. Values under a trace of JAX cannot be looked at; the
+functions that take them say what they do then.
 """
 
 from __future__ import annotations
