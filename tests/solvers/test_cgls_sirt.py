@@ -319,7 +319,7 @@ def test_sirt_leaves_out_rays_that_graze():
     A = lo.Matrix(np.diag([1.0, 1e-3]))
     np.testing.assert_allclose(sirt(A, np.array([1.0, 3e-3]), iterations=3).solution, [1, 3])
     # Sums that are given are looked at alike.
-    A = lo.Matrix(np.array([[1.0, 0], [1e-12, 0]]), tags=())
+    A = lo.Matrix(np.array([[1.0, 0], [1e-12, 0]]))
     sums = dict(row_sums=np.array([1.0, 1e-12]), column_sums=np.array([1.0, 0]))
     assert sirt(A, np.array([2.0, 3]), iterations=2, **sums).solution[0] == pytest.approx(2)
 
