@@ -15,6 +15,8 @@ from solvers.elements import (
     add_scaled,
     chosen,
     first,
+    held_well,
+    narrow,
     products,
     ratio,
     subtract,
@@ -144,6 +146,9 @@ def cgls(
         return _turned(A, (x, r, p, g), run.active, square, products)
 
     several = columns.compiled(_several)
+    rr = run.history[-1] ** 2
+    if narrow(first(x)) and not all(map(held_well, (rr, g, g * ratio(g, rr, rr > 0)))):
+        several = None  # no traced scalar would hold such squares
     while run.going:
         plain = run.ahead(_REFRESH - 1 - run.iteration % _REFRESH)
         if several is not None and plain:

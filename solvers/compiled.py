@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from solvers.elements import chosen, products, sums
+from solvers.elements import chosen, first, held_well, narrow, products, sums
 from solvers.loop import Run
 from solvers.result import SolverResult
 
@@ -63,6 +63,8 @@ def iterate(
         Entries of the result's `histories`, from what was measured.
     """
     several = run.A.domain.compiled(_several(iteration, measures))
+    if narrow(first(state[0])) and not held_well(run.history[-1] ** 2):
+        several = None  # no traced scalar would hold the squares of such residuals
     rows = 1 if several is None else LONGEST
 
     def saved() -> dict[str, Any]:

@@ -28,6 +28,8 @@ __all__ = [
     "first",
     "hand_out",
     "handed_back",
+    "held_well",
+    "narrow",
     "products",
     "ratio",
     "require_finite",
@@ -36,6 +38,8 @@ __all__ = [
     "sums",
     "zeros",
 ]
+
+_LEAST, _MOST = 1e-26, 1e35
 
 
 def each(function: Callable[..., Array], *elements: Any) -> Any:
@@ -153,13 +157,56 @@ def clipped(x: Array, low: float | None, high: float | None) -> Array:
 def products(*triples: tuple[AnySpace, Any, Any]) -> list[np.ndarray]:
     """Real parts of inner products `(space, a, b)`, all read to the host together.
 
-    Float64 NumPy arrays of the batch's shape.
+    Float64 NumPy arrays of the batch's shape. Where the elements' namespace has no float64, those
+    whose squares float32 does not hold are summed anew, of elements scaled by powers of two.
     """
-    values = sums(*triples)
+    found = _read(sums(*triples))
+    if narrow(first(triples[0][1])):
+        for k, triple in enumerate(triples):
+            if not held_well(found[k]):
+                found[k] = _scaled_product(*triple)
+    return found
+
+
+def held_well(values: Any) -> bool:
+    """Whether float32 holds inner products without the loss of what they are summed of."""
+    sizes = np.abs(np.asarray(values, np.float64))
+    return bool(np.all((sizes > _LEAST) & (sizes < _MOST)))
+
+
+def _read(values: list[Array]) -> list[np.ndarray]:
     if arrays.is_numpy(values[0]):
         return [np.asarray(value, np.float64) for value in values]
     stacked = arrays.namespace(*values).stack(values)
     return list(np.asarray(arrays.to_numpy(stacked), np.float64))
+
+
+def narrow(x: Array) -> bool:
+    """Whether inner products of such elements come in float32."""
+    return arrays.is_jax(x) and not arrays.has_float64(x)
+
+
+def _scaled_product(space: AnySpace, a: Any, b: Any) -> np.ndarray:
+    scales = [_power(space, x) for x in (a, b)]
+    scaled = [add_scaled(zeros(space, batch_of(x, space), x), 1.0 / s, x)
+              for s, x in zip(scales, (a, b), strict=True)]  # fmt: skip
+    (value,) = _read(sums((space, *scaled)))
+    return np.asarray(value * scales[0] * scales[1])
+
+
+def _power(space: AnySpace, x: Any) -> np.ndarray:
+    """The power of two next to the largest entry of each member, which float32 can divide by."""
+    tops = []
+    for part, member in zip(x if isinstance(x, tuple) else (x,), space.members, strict=True):
+        xp = arrays.namespace(part)
+        axes = tuple(range(-member.ndim, 0))
+        sizes = xp.abs(member.cleared(part))
+        tops.append(np.asarray(arrays.to_numpy(
+            xp.max(sizes, axis=axes) if member.ndim and member.size else xp.sum(sizes, axis=axes)
+        ), np.float64))  # fmt: skip
+    top = np.max(np.stack(tops), axis=0)
+    good = np.isfinite(top) & (top > 0)
+    return np.asarray(2.0 ** np.clip(np.floor(np.log2(np.where(good, top, 1.0))), -125, 125))
 
 
 def sums(*triples: tuple[AnySpace, Any, Any]) -> list[Array]:

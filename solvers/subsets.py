@@ -19,7 +19,7 @@ from linops.functionals import Functional
 from linops.operator import LinearOperator
 from linops.space import Space, inners
 from linops.transforms.choice import Choice
-from solvers.elements import clipped, products
+from solvers.elements import clipped, held_well, narrow, products
 from solvers.loop import Run
 
 __all__ = ["Descent", "Subset"]
@@ -143,6 +143,10 @@ class Descent:
         run = self._measure or _measured
         numbers = run(self.run.A, self.x, self.e, self._problem.root, *self._moved)
         square, error, size, moved, steps = np.asarray(arrays.to_numpy(numbers), np.float64)
+        if narrow(self.x) and not held_well([square, error]):
+            root, rows = self._problem.root, self._codomain
+            weighted = self.e if root is None else root * self.e
+            square, error = products((rows, weighted, weighted), (rows, self.e, self.e))
         self._error = float(error)
         prior = 0.0 if self.prior is None else float(self.prior(self.x))
         return {
@@ -219,6 +223,12 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
         d = d if lower is None else xp.where(d < lower, lower, d)
         d = d if upper is None else xp.where(d > upper, upper, d)
         d = xp.where(seen, d, xp.zeros_like(d))
+    size = None
+    if narrow(d):
+        # Of directions of size 1 float32 holds the squares, however small or large the data.
+        size = xp.max(xp.abs(d)) if d.size else xp.ones_like(xp.sum(d))
+        size = xp.where(size > 0, size, xp.ones_like(size))
+        d = d / size
     moved = A_S @ d
     weighted = moved if root is None else root * moved
     terms = [
@@ -232,8 +242,10 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
     form = c * data + bend[0] if bend else c * data
     good = (form > 0) & (along < 0)
     ratio = xp.where(good, -along / xp.where(good, form, xp.ones_like(form)), along * 0)
+    if size is not None:
+        ratio, length = ratio / size, length * size
     best = xp.clip(ratio, 0.0, max_step)
-    step = arrays.cast(xp.asarray(best), domain.dtype)
+    step = arrays.cast(xp.asarray(best if size is None else best * size), domain.dtype)
     step = float(step) if type(d) is np.ndarray else step
     x = subset.puts((x, clipped(here + d * step, low, high)))
     if type(e) is np.ndarray and type(moved) is np.ndarray:
