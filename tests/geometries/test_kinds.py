@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
     "truncation": ("takes a Projector, got 5", lambda: truncation(5)),
     "parameters": ("parameters is 5", lambda: Surface(lambda a, b, v: a, 5)),  # type: ignore[arg-type]
     "names": ("parameters is", lambda: Surface(lambda a, b, v: a, ["x"])),
-    "binning": ("factor is 1.5; it is an integer", lambda: bin_detector(Y, BEAM, 1.5)),  # type: ignore[arg-type]
+    "binning": ("factor is 1.5", lambda: bin_detector(Y, BEAM, 1.5)),  # type: ignore[arg-type]
     "search": ("search is 5; it is a pair", lambda: find_center(Y, THETA, search=5)),  # type: ignore[arg-type]
     "row": ("row is 99; it is one of the 5", lambda: find_center(ROWS, THETA, row=99)),
     "centers": ("centers is 5; it is a list", lambda: sweep_centers(Y, THETA, 5)),  # type: ignore[arg-type]
