@@ -91,7 +91,7 @@ class Space:
         """Number of axes."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
         """Whether the entries are complex."""
         return self.dtype.kind == "c"

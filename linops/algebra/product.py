@@ -81,12 +81,10 @@ class Product(LinearOperator):
         return product_rule([term.rule for term in self.terms])
 
     def _derive_tags(self) -> frozenset[str]:
-        every = frozenset.intersection(*(term.tags for term in self.terms))
-        tags = {tag for tag in _SPREADING if tag in every}
-        for tag in ("real_linear", "approximate_adjoint"):
-            if any(tag in term.tags for term in self.terms):
-                tags.add(tag)
-        return frozenset(tags) | mirrored(self.terms)
+        tags = [term.tags for term in self.terms]
+        every, some = frozenset.intersection(*tags), frozenset.union(*tags)
+        spreading = every.intersection(_SPREADING)
+        return spreading | (some & {"real_linear", "approximate_adjoint"}) | mirrored(self.terms)
 
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)

@@ -85,7 +85,8 @@ def test_a84_an_adjoint_is_built_once_in_both_directions() -> None:
 @pytest.mark.parametrize("combine", [operator.matmul, operator.add])
 def test_a85_building_is_linear_in_the_number_of_terms(combine: Any) -> None:
     few, many = leaves(TERMS), leaves(4 * TERMS)
-    functools.reduce(combine, few)
+    for terms in (few, many):  # what each space finds out once is not counted
+        functools.reduce(combine, terms)
     short = calls(lambda: functools.reduce(combine, few))
     assert short <= 40 * TERMS
     assert calls(lambda: functools.reduce(combine, many)) <= 4.3 * short
