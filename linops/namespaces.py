@@ -22,6 +22,7 @@ __all__ = [
     "asarray",
     "cast",
     "combine",
+    "constant",
     "convert",
     "copy",
     "dtype_of",
@@ -399,6 +400,13 @@ def snapshot(x: Array) -> Array:
         copy.setflags(write=False)
         return copy
     return x
+
+
+def constant(x: Array) -> Array:
+    """`x` without its graph: what is made of it has no derivative."""
+    if is_jax(x):
+        return sys.modules["jax"].lax.stop_gradient(x)
+    return x.detach() if is_torch(x) else x
 
 
 def copy(x: Array) -> Array:

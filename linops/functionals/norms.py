@@ -145,8 +145,9 @@ class GroupL1(Entries):
         return _shrunk(x, self._lengths(x), step)
 
     def _lengths(self, x: Array) -> Array:
+        top = _largest(x, (self.axis,))
         xp = arrays.namespace(x)
-        return _root(xp.sum(_square(x), axis=self.axis, keepdims=True))
+        return top * _root(xp.sum(_square(x / top), axis=self.axis, keepdims=True))
 
 
 class L2(Entries):
@@ -170,8 +171,14 @@ class L2(Entries):
         return multiple
 
     def _value(self, x: Array) -> Any:
-        square = self._sum(_square(x))
-        return square**0.5 if isinstance(square, float) else _root(square)
+        ndim = self._space.ndim
+        top = _largest(x, tuple(range(-ndim, 0)))
+        square = self._sum(_square(x / top))
+        xp = arrays.namespace(top)
+        top = xp.reshape(top, tuple(top.shape)[: top.ndim - ndim])
+        if isinstance(square, float):
+            return square**0.5 * float(top)
+        return _root(square) * arrays.cast(top, arrays.dtype_of(square))
 
     def _gradient(self, x: Array) -> Array:
         """`x / |x|`, 0 at 0."""
@@ -226,7 +233,29 @@ def _square(x: Array) -> Array:
 
 def _modulus(x: Array) -> Array:
     """|x|, differentiable by JAX and torch at 0 for complex entries too."""
-    return _root(_square(x)) if arrays.dtype_of(x).kind == "c" else arrays.namespace(x).abs(x)
+    if arrays.dtype_of(x).kind != "c":
+        return arrays.namespace(x).abs(x)
+    top = _largest(x, ())
+    return top * _root(_square(x / top))
+
+
+def _largest(x: Array, axes: tuple[int, ...]) -> Array:
+    """The largest component along axes, which stay with length 1; 1 where all are 0.
+
+    Over it squares neither overflow nor vanish, as in LAPACK's `nrm2`. Lengths do not depend on
+    it, so it carries no derivative.
+    """
+    x = arrays.constant(x)
+    xp = arrays.namespace(x)
+    size = xp.abs(x)
+    if arrays.dtype_of(x).kind == "c":
+        real, imaginary = xp.abs(xp.real(x)), xp.abs(xp.imag(x))
+        size = xp.where(real > imaginary, real, imaginary)
+    if axes:
+        reduce = xp.sum if 0 in tuple(size.shape) else xp.max
+        size = reduce(size, axis=axes, keepdims=True)
+    good = (size > 0) & xp.isfinite(size)
+    return xp.where(good, size, xp.ones_like(size))
 
 
 def _root(square: Array) -> Array:

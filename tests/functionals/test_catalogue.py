@@ -407,3 +407,19 @@ def test_one_dimension_by_grid():
                 options={"xatol": 1e-10},
             ).x
             assert f.prox(np.array([x]), 0.9)[0] == pytest.approx(grid, abs=1e-5)
+
+
+@pytest.mark.parametrize("namespace", ["numpy", "torch", "jax"])
+def test_lengths_over_the_whole_range_of_float32(namespace):
+    # (3, 4) times a power of two: its length is 5 times that, whatever the squares are.
+    space = lo.Space((2, 1), "float32")
+    for scale in (2.0**-100, 1.0, 2.0**100):
+        x = np.array([[3], [4]], "float32") * np.float32(scale)
+        if namespace != "numpy":
+            library = pytest.importorskip("torch" if namespace == "torch" else "jax.numpy")
+            x = (library.as_tensor if namespace == "torch" else library.asarray)(x)
+        for f in (lo.L2(space), lo.GroupL1(space, axis=0)):
+            assert f(x) == pytest.approx(5 * scale, rel=1e-6), (f, scale)
+            np.testing.assert_allclose(np.asarray(f.gradient(x)), [[0.6], [0.8]], rtol=1e-6)
+            near = np.asarray(f.prox(x, 2.5 * scale))
+            np.testing.assert_allclose(near, np.array([[1.5], [2]]) * scale, rtol=1e-6)
