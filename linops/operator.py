@@ -193,6 +193,10 @@ class LinearOperator(Operator):
         """`sum_i w_i |A_ij|^2` for every j, shaped like the domain."""
         return None
 
+    def _known_norm(self) -> float | None:
+        """The largest singular value in closed form."""
+        return None
+
     def _approximate_inverse(self) -> LinearOperator | None:
         """An estimate of the inverse in closed form, up to a factor, from the codomain to the
         domain: what solvers start from. None where there is none."""

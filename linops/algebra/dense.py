@@ -78,6 +78,9 @@ def norm(
     operator: LinearOperator, iterations: int, rtol: float, seed: int, return_info: bool
 ) -> float | NormInfo:
     """The largest singular value of `operator` by the power method on `A.H @ A`."""
+    known = operator._known_norm()
+    if known is not None:
+        return NormInfo(known, 0.0, 0, True) if return_info else known
     info = _power_method(operator, iterations, rtol, seed)
     if not info.converged:
         warnings.warn(

@@ -78,3 +78,13 @@ def test_the_weighted_gram_in_one_pass(shape: tuple[int, ...], dtype: str) -> No
         np.testing.assert_array_equal(way @ x[1], D.H @ (W @ (D @ x[1])))
     for way in (D.gram(), D.H @ D, (D.H @ D).H):
         np.testing.assert_array_equal(way @ x, D.H @ (D @ x))
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 6), (5, 4), (2, 3, 4)])
+def test_its_norm_is_known(shape):
+    space = lo.Space(shape, "float64", spacing=[0.5 + k for k in range(len(shape))])
+    G = lo.Gradient(space)
+    wanted = np.linalg.norm(G.to_dense(), 2)
+    assert G.norm() == pytest.approx(wanted, rel=1e-12)
+    info = lo.Gradient(lo.Space((32, 32))).norm(return_info=True)
+    assert info.converged and info.value == pytest.approx(8**0.5 * np.cos(np.pi / 64), rel=1e-12)
