@@ -94,6 +94,9 @@ class Detector:
         if watch:
             object.__setattr__(self, "_watch", watch)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_watch"}
+
     @property
     def dims(self) -> int:
         """2 where it looks at images, 3 where it looks at volumes."""

@@ -6,7 +6,14 @@ types keeps working. A message says what came, what was wanted, and the fix.
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "DTypeError", "GeometryError", "PlacementError", "ShapeError"]
+__all__ = [
+    "CheckpointError",
+    "DTypeError",
+    "GeometryError",
+    "PlacementError",
+    "ShapeError",
+    "StaleError",
+]
 
 
 class ShapeError(ValueError):
@@ -23,6 +30,10 @@ class GeometryError(ValueError):
 
 class PlacementError(ValueError):
     """An array that does not live where a plan wants it, or a partition nobody can make."""
+
+
+class StaleError(ValueError, RuntimeError):
+    """An operator whose numbers were computed from an array that has been changed since."""
 
 
 class CheckpointError(ValueError):

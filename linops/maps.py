@@ -83,6 +83,8 @@ class Operator(ABC):
     # Axes of domain and codomain, outermost first, as compiled code has them in memory.
     _host_out: ClassVar[bool] = False
     # Whether the host functions write into `out`.
+    _renewal: ClassVar[str] = "build a fresh operator"
+    # What to do where the tensors that its numbers were computed from have changed.
 
     def __init__(
         self,
@@ -320,10 +322,18 @@ class Operator(ABC):
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
-        if self._exact:
-            flat = any(not space.ndim for space in self.codomain.members)
-            return calling.arrayed(self._apply) if flat else self._apply
-        return calling.entrance(self, self._apply, adjoint=False)
+        return self._entered(self._apply, self.codomain, adjoint=False)
+
+    def _entered(
+        self, hook: Callable[[Any], Any], target: AnySpace, adjoint: bool
+    ) -> Callable[[Any], Any]:
+        """One of the two functions, as nodes call it."""
+        if "_cache_sources" in self.__dict__:
+            hook = _origins().watched(self, hook)
+        if not self._exact:
+            return calling.entrance(self, hook, adjoint)
+        flat = any(not space.ndim for space in target.members)
+        return calling.arrayed(hook) if flat else hook
 
     def _warn_once(self, message: str) -> None:
         if not self.__dict__.get("_cache_warned"):
@@ -393,11 +403,28 @@ def _freezing(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
         if type(self).__init__ is wrapped:
             self.__dict__["_frozen"] = True
+            _note_sources(self)
             # Classes of the library hold what JAX takes; every operator of a user's is looked at.
             if "jax" in sys.modules and not (self._exact and type(self) in _shown):
                 _show_to_jax(type(self), self)
 
     return wrapped
+
+
+def _note_sources(operator: Operator) -> None:
+    """Remember what the operator's tensors were computed from, where they were."""
+    # What watches its sources itself says more about what to do.
+    if "torch" in sys.modules and "_cache_watch" not in operator.__dict__:
+        found = _origins().owned_by(operator)
+        if found:
+            operator.__dict__["_cache_sources"] = found
+
+
+@functools.cache
+def _origins() -> Any:
+    from linops.algebra import origins  # which imports this module
+
+    return origins
 
 
 _shown: set[type[Operator]] = set()

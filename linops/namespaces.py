@@ -45,12 +45,14 @@ __all__ = [
     "namespace",
     "on_host",
     "ones",
+    "owned",
     "requires_gradient",
     "resident",
     "said_by_all",
     "snapshot",
     "to_numpy",
     "told_to_all",
+    "trainable",
     "unify",
     "zeros",
 ]
@@ -178,6 +180,16 @@ def is_readable(x: object) -> bool:
 def requires_gradient(x: object) -> bool:
     """Whether a derivative is being recorded through `x` (JAX tracer or torch leaf)."""
     return is_traced(x) or (is_torch(x) and bool(getattr(x, "requires_grad", False)))
+
+
+def trainable(x: object) -> bool:
+    """Whether an optimiser may change `x` in place: a Parameter of torch, or a tensor through
+    which it records a derivative."""
+    if not is_torch(x):
+        return False
+    return bool(getattr(x, "requires_grad", False)) or isinstance(
+        x, sys.modules["torch"].nn.Parameter
+    )
 
 
 def on_host(x: Array) -> bool:
@@ -392,14 +404,22 @@ def item(x: Array) -> Any:
 def snapshot(x: Array) -> Array:
     """A copy that the caller cannot change: NumPy arrays are copied and made read-only.
 
-    JAX arrays are immutable already. torch tensors are kept as they are, so that
-    gradients reach them.
+    JAX arrays are immutable already. Tensors of torch are copied too, but for those that are
+    trained: they are kept as they are, so that they are followed and gradients reach them.
     """
     if is_numpy(x):
         copy = np.array(x, dtype_of(x) if x.dtype.kind in "biufc" else None, order="C", copy=True)
         copy.setflags(write=False)
         return copy
-    return x
+    return x.clone() if is_torch(x) and not trainable(x) else x
+
+
+def owned(x: Array, dtype: np.dtype) -> Array:
+    """An array that an operator holds, as `snapshot` has it, in that dtype.
+
+    A tensor that is trained keeps its own; `resident` casts it where it is used.
+    """
+    return x if trainable(x) else snapshot(cast(x, dtype))
 
 
 def constant(x: Array) -> Array:
@@ -432,14 +452,23 @@ def may_share_memory(a: Array, b: Array) -> bool:
     return type(a) is type(b)
 
 
-def resident(cache: dict[Any, Array], name: str, constant: Array, like: Array) -> Array:
+def resident(
+    cache: dict[Any, Array],
+    name: str,
+    constant: Array,
+    like: Array,
+    dtype: np.dtype | None = None,
+) -> Array:
     """An operator's constant in the namespace and on the device of `like`, kept in `cache`.
 
-    A constant that is a tracer, or that requires a gradient, is used as it is.
+    A constant that is a tracer is used as it is, and one that is trained as it is now, in `dtype`.
     """
     if type(constant) is np.ndarray and type(like) is np.ndarray:
         return constant
-    if requires_gradient(constant):
+    if trainable(constant):
+        now = constant if is_torch(like) else convert(constant, like)
+        return now if dtype is None else cast(now, dtype)
+    if is_traced(constant):
         return constant
     if is_jax(like):
         if is_jax(constant):

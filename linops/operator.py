@@ -30,10 +30,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import arguments, arrays, calling, tracing
+from linops import arguments, arrays, tracing
 from linops.arrays import Array
 from linops.errors import ShapeError
-from linops.maps import Operator
+from linops.maps import Operator, _origins
 
 __all__ = ["AsOperator", "LinearOperator", "Operator"]
 
@@ -225,10 +225,7 @@ class LinearOperator(Operator):
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
-        if self._exact:
-            flat = any(not space.ndim for space in self.domain.members)
-            return calling.arrayed(self._apply_adjoint) if flat else self._apply_adjoint
-        return calling.entrance(self, self._apply_adjoint, adjoint=True)
+        return self._entered(self._apply_adjoint, self.domain, adjoint=True)
 
     @tracing.untraced
     def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:
@@ -237,6 +234,10 @@ class LinearOperator(Operator):
             if "torch" in sys.modules and tracing.compiling():
                 return tracing.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
             found = make()
+            if "torch" in sys.modules and _origins().derived(found, [self]):
+                # Of numbers computed from a parameter; these two follow the parameter itself.
+                follows = _adjoints().Adjoint if key == "_cache_H" else _adjoints().Conjugate
+                found = follows(self if key != "_cache_T" else self.H)
             self.__dict__[key] = found
             found.__dict__.setdefault(key, self)
         return found

@@ -146,7 +146,7 @@ class RampFilter(LinearOperator):
             space, space, f"{axes} -> {axes}", precision=precision, tags=("self_adjoint",)
         )
         self.length = numbers.index(pad) * columns
-        self.response = arrays.snapshot(arrays.cast(response, space.dtype))
+        self.response = arrays.owned(response, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         if type(x) is np.ndarray and type(self.response) is np.ndarray:

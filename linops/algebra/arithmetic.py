@@ -15,6 +15,7 @@ import numpy as np
 from linops import arguments, arrays
 from linops.algebra import nonlinear, placed
 from linops.algebra.complexify import complexify
+from linops.algebra.origins import watch
 from linops.algebra.product import Product
 from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, Rewrite, simplify_pair
 from linops.algebra.scaled import Scaled, as_scalar, is_scalar
@@ -182,7 +183,8 @@ def divide(operator: Operator, scalar: Any) -> Any:
             f"'/' takes a scalar, got {type(scalar).__name__}: to solve A x = y call a solver, "
             "such as solvers.cgls(A, y, iterations=...)"
         )
-    return scale(1 / as_scalar(scalar), operator)
+    value = as_scalar(scalar)
+    return watch(scale(1 / value, operator), [value])
 
 
 def scale(scalar: Any, operator: Operator) -> Any:
@@ -196,7 +198,8 @@ def scale(scalar: Any, operator: Operator) -> Any:
         if "real_linear" in operator.tags and operator.codomain.is_complex:
             return flat_product([Scaled(value, Identity(operator.codomain)), operator])
         operator = complexify(operator)
-    if isinstance(operator, Scaled):
+    kept = arrays.trainable(value) or arrays.trainable(getattr(operator, "scalar", None))
+    if isinstance(operator, Scaled) and not kept:
         merged = _scalar_product(value, operator.scalar)
         return scale(merged, operator.base)
     if not arrays.is_array(value):
@@ -267,7 +270,7 @@ def _join(
 
 
 def _unscaled(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
-    if type(operator) is not Scaled:
+    if type(operator) is not Scaled or arrays.trainable(operator.scalar):
         return None, operator
     if not isinstance(operator.scalar, (int, float)):
         if "real_linear" in operator.tags or "real_linear" in beside.tags:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from linops.algebra.origins import check_tree, watch
 from linops.algebra.relations import named_like, positions
 from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.elementary.planes import Cut, resized
@@ -48,6 +49,7 @@ def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bo
         )
     if not padded and start == 0 and stop == n and _takes_all(operator, name, relation):
         return operator
+    check_tree(operator)
     own = operator._block(name, start, stop, padded)
     if own is None:
         if isinstance(operator, LinearOperator):
@@ -61,6 +63,7 @@ def block(operator: Operator, axis: str | int, start: int, stop: int, padded: bo
             )
         else:
             own = _default_of_map(operator, name, start, stop, padded)
+    watch(own, [operator])
     return _in_names_of(rule, own) if isinstance(own, LinearOperator) else own
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops import arrays
+from linops.algebra.origins import check_tree, derived
 from linops.elementary.select import Scatter, indexed_axes
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
@@ -26,7 +27,8 @@ def columns(
             "member operator"
         )
     scatter = Scatter(operator.domain, index, axes)
+    check_tree(operator)
     own = operator._columns(scatter.index, indexed_axes(operator.domain, axes))
-    if own is not None and arrays.is_array(scatter.index):
+    if own is not None and arrays.is_array(scatter.index) and not derived(own, [operator]):
         return own
     return compose(operator, scatter)

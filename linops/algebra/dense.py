@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linops import arrays
+from linops.algebra.origins import check_tree
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.space import ProductSpace, Space
@@ -53,6 +54,7 @@ def diagonal(operator: LinearOperator, limit: int | None) -> Any:
             f"only a square operator has a diagonal; {operator.name} maps {operator.domain} to "
             f"{operator.codomain}"
         )
+    check_tree(operator)
     own = operator._diagonal()
     if own is not None:
         return own

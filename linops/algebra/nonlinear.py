@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from linops import arrays
 from linops.algebra.placed import chained, meeting
 from linops.algebra.relations import link_named, product_rule, sum_rule
 from linops.algebra.scaled import _times
@@ -228,7 +229,8 @@ def scaled(scalar: Any, operator: Operator) -> Operator:
             f"{operator.name} gives real values; a complex multiple of it would not: compose it "
             "with a complex Diagonal instead"
         )
-    if isinstance(operator, Multiple):
+    kept = arrays.trainable(scalar) or arrays.trainable(getattr(operator, "scalar", None))
+    if isinstance(operator, Multiple) and not kept:
         return scaled(scalar * operator.scalar, operator.base)
     if isinstance(scalar, (int, float)) and scalar == 1:
         return operator

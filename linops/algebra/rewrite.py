@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from linops import arrays
+from linops.algebra.origins import derived
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Cast, Identity, Zero
 from linops.operator import LinearOperator
@@ -106,6 +107,7 @@ def simplify_pair(
     """The first rewrite that applies to the pair, or None."""
     for rule in rules:
         found = rule(a, b)
-        if found is not None:
+        # What was computed from a parameter would not follow it.
+        if found is not None and not derived(found, (a, b)):
             return found
     return None

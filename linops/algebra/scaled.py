@@ -110,7 +110,7 @@ def as_scalar(value: Any) -> Any:
     """A Python number, or the 0-d array itself where it is traced or requires a gradient."""
     if isinstance(value, (int, float, complex)) and not isinstance(value, np.generic):
         return value
-    if arrays.requires_gradient(value):
+    if arrays.is_traced(value) or arrays.trainable(value):
         return value
     return value.item()
 
@@ -121,6 +121,7 @@ def _times(scalar: Any, x: Any, space: Any) -> Any:
             _times(scalar, part, member) for part, member in zip(x, space.members, strict=True)
         )
     if arrays.is_array(scalar):
+        scalar = arrays.resident({}, "scalar", scalar, x)
         dtype = space.dtype if isinstance(space, Space) else arrays.dtype_of(x)
         kind = arrays.dtype_of(scalar).kind
         if kind == "c" or np.dtype(dtype).kind != "c":

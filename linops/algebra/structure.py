@@ -8,7 +8,7 @@ sees this as a pytree is in `linops/transforms/pytree.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -18,11 +18,12 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.maps import Operator, _cached_names
+from linops.maps import Operator, _cached_names, _note_sources
 
 __all__ = [
     "Skeleton",
     "children",
+    "exchanged",
     "flatten",
     "leaves",
     "rebuilt",
@@ -94,6 +95,7 @@ def rebuilt(
         operator.__dict__[key] = value.array if isinstance(value, _Held) else value
     # What is put in the place of an array stays a child, whatever it is.
     operator.__dict__.update(data, name=name, _frozen=True, _children=frozenset(data))
+    _note_sources(operator)
     return operator
 
 
@@ -114,6 +116,22 @@ def within(operator: Operator, memory: float) -> Operator:
     if all(changed[name] is value for name, value in data.items()):
         return operator
     return rebuilt(type(operator), static, changed, operator.name)  # type: ignore[no-any-return]
+
+
+def exchanged(operator: Operator, old: Sequence[Array], new: Sequence[Array]) -> Operator:
+    """The operator with other arrays, by identity, in the place of some of its own."""
+    data, static = flatten(operator)
+
+    def other(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(other, value))
+        if isinstance(value, Operator):
+            return exchanged(value, old, new)
+        return next((b for a, b in zip(old, new, strict=True) if value is a), value)
+
+    changed = {name: other(value) for name, value in data.items()}
+    made: Operator = rebuilt(type(operator), static, changed, operator.name)
+    return made
 
 
 @dataclass(frozen=True)

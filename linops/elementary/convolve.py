@@ -183,7 +183,8 @@ class Convolve(LinearOperator):
 
     def _derive_tags(self) -> frozenset[str]:
         tags = set(super()._derive_tags())
-        if arrays.requires_gradient(self.kernel) or math.prod(self.kernel.shape) == 0:
+        unknown = arrays.is_traced(self.kernel) or arrays.trainable(self.kernel)
+        if unknown or math.prod(self.kernel.shape) == 0:
             return frozenset(tags)
         kernel = arrays.to_numpy(self.kernel)
         # A transform leaves rounding below zero, so only the direct sum can promise it.
@@ -299,7 +300,9 @@ class Convolve(LinearOperator):
 
     def _kernel(self, like: Array) -> Array:
         cache = self.__dict__.setdefault("_cache_resident", {})
-        return arrays.resident(cache, "kernel", self.kernel, like)
+        is_complex = arrays.dtype_of(self.kernel).kind == "c"
+        dtype = complex_of(self.domain.dtype) if is_complex else real_of(self.domain.dtype)
+        return arrays.resident(cache, "kernel", self.kernel, like, dtype)
 
     def _masked(self, x: Array, inputs: bool) -> Array:
         """Zero, whatever stands there, in planes of a padded block that are outside the array."""
@@ -359,7 +362,7 @@ def _checked(kernel: Any, space: Space) -> Array:
             f"entry, got shape {tuple(kernel.shape)}"
         )
     dtype = complex_of(space.dtype) if kind == "c" else real_of(space.dtype)
-    return arrays.cast(kernel, dtype)
+    return arrays.owned(kernel, dtype)
 
 
 def _axes(space: Space, kernel: Array, axes: Any) -> tuple[int, ...]:

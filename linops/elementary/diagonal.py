@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,10 +57,9 @@ class Diagonal(LinearOperator):
             )
         complex_ = arrays.dtype_of(array).kind == "c"
         codomain = domain.complexified() if complex_ and not domain.is_complex else domain
-        array = arrays.cast(array, complex_of(domain.dtype) if complex_ else real_of(domain.dtype))
         row = window_rule(domain, ()).domain
         super().__init__(domain, codomain, Rule(row, row, row))
-        self.array = arrays.snapshot(array)
+        self.array = arrays.owned(array, self._dtype(complex_, domain))
 
     def _apply(self, x: Array) -> Array:
         return self._weights(x) * x
@@ -93,7 +92,7 @@ class Diagonal(LinearOperator):
     def _derive_tags(self) -> frozenset[str]:
         tags = {"diagonal"}
         array, xp = self.array, arrays.namespace(self.array)
-        known = not arrays.requires_gradient(array)
+        known = not (arrays.is_traced(array) or arrays.trainable(array))
         if arrays.dtype_of(array).kind == "c":
             tags |= super()._derive_tags()
             # Complex storage of real values, where they are values.
@@ -108,10 +107,10 @@ class Diagonal(LinearOperator):
         return frozenset(tags)
 
     def _diagonal(self) -> Array:
-        return self.array
+        return self._weights(self.array)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
-        square = abs(self.array) ** 2
+        square = abs(self._diagonal()) ** 2
         return square if weights is None else square * arrays.convert(weights, square)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
@@ -142,7 +141,12 @@ class Diagonal(LinearOperator):
 
     def _weights(self, like: Array) -> Array:
         cache = self.__dict__.setdefault("_cache_resident", {})
-        return arrays.resident(cache, "array", self.array, like)
+        complex_ = arrays.dtype_of(self.array).kind == "c"
+        return arrays.resident(cache, "array", self.array, like, self._dtype(complex_, self.domain))
+
+    @staticmethod
+    def _dtype(complex_: bool, domain: Any) -> np.dtype:
+        return complex_of(domain.dtype) if complex_ else real_of(domain.dtype)
 
 
 def _conjugated(array: Array) -> Array:

@@ -101,14 +101,13 @@ class Interpolate(LinearOperator):
             )
         shape = tuple(int(n) for n in given.shape[1:])
         extents = tuple(space.shape[i] for i in numbers)
-        coordinates = tuple(given[k, ...] for k in range(count))
-        if points is None:
-            if shape != extents:
-                raise ShapeError(
-                    f"Interpolate: a displacement has shape {(count, *extents)}, got "
-                    f"{tuple(given.shape)}"
-                )
-            coordinates = tuple(_shifted(part, k) for k, part in enumerate(coordinates))
+        if points is None and shape != extents:
+            raise ShapeError(
+                f"Interpolate: a displacement has shape {(count, *extents)}, got "
+                f"{tuple(given.shape)}"
+            )
+        kept = given if arrays.trainable(given) else None
+        coordinates = () if kept is not None else _coordinates(given, points is None)
         others = [i for i in range(space.ndim) if i not in numbers]
         left = space.axes or tuple(numbered(space.ndim))
         named = points is None and space.axes is not None
@@ -121,7 +120,7 @@ class Interpolate(LinearOperator):
         rule = Rule(
             (tuple(Axis(name, halos.get(i, 0)) for i, name in _placed(left, numbers)),),
             (tuple(Axis(name) for name in (*(left[i] for i in others), *own)),),
-            (tuple(map(Axis, own)),) * count,
+            (tuple(map(Axis, own)),) * len(coordinates),
         )
         codomain = Space(
             (*(space.shape[i] for i in others), *shape),
@@ -131,7 +130,8 @@ class Interpolate(LinearOperator):
             if space.spacing is None or points is not None
             else tuple(space.spacing[i] for i in (*others, *numbers)),
         )
-        self._set_up(space, codomain, rule, numbers, coordinates, ranges)
+        moves = points is None
+        self._set_up(space, codomain, rule, numbers, coordinates, ranges, given=kept, moves=moves)
 
     def _set_up(
         self,
@@ -142,11 +142,15 @@ class Interpolate(LinearOperator):
         points: tuple[Array, ...],
         ranges: np.ndarray,
         lead: tuple[int, ...] = (),
+        given: Array | None = None,
+        moves: bool = False,
     ) -> None:
         # ranges: of every axis, the plane of the grid that is plane 0 of the input, and the range
-        # of input planes that are on the grid.
+        # of input planes that are on the grid. given: points, or a displacement that moves, which
+        # are trained: they are what the operator holds, and `points` is empty.
         LinearOperator.__init__(self, domain, codomain, rule, tags=("nonnegative",))
         self.points = tuple(map(arrays.snapshot, points))
+        self.given, self._moves = given, moves
         self.ranges = arrays.snapshot(ranges)
         self._numbers = numbers
         # Input planes before the one that stands at output plane 0, along aligned axes.
@@ -175,7 +179,8 @@ class Interpolate(LinearOperator):
     def _gram_diagonal(self, weights: Array | None) -> Array:
         w = weights
         if w is None:
-            w = arrays.ones(self.codomain.shape, real_of(self.codomain.dtype), self.points[0])
+            like = self._located()[0]
+            w = arrays.ones(self.codomain.shape, real_of(self.codomain.dtype), like)
         return self._spread(w, 2)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
@@ -254,19 +259,20 @@ class Interpolate(LinearOperator):
         after = stop - start - before - (hi - lo)
         return tuple(
             arrays.widen(arrays.narrow(part, position, lo, hi), position, before, after)
-            for part in self.points
+            for part in self._located()
         )
 
     def _cost(self) -> Cost:
         corners = 2.0 ** len(self._numbers)
         streaming = Cost.streaming(self.domain, self.codomain, 2 * corners * self.codomain.size)
-        size = arrays.dtype_of(self.points[0]).itemsize * math.prod(self.points[0].shape)
-        read = streaming.read + size * len(self.points)
+        one = self.points[0] if self.given is None else self.given[0, ...]
+        size = arrays.dtype_of(one).itemsize * math.prod(one.shape)
+        read = streaming.read + size * len(self._numbers)
         return Cost(streaming.flops, read, streaming.written, *self._held())
 
     def _held(self) -> tuple[float, float]:
         """Bytes beside input and result, of both directions: corners are kept, terms made."""
-        points = float(math.prod(self.points[0].shape))
+        points = float(self._count())
         size, corners = real_of(self.domain.dtype).itemsize, 2.0 ** len(self._numbers)
         kept = corners * (4 + size) * points
         made = 2 * len(self._numbers) * (5 + size) * points + (26 + 2 * size) * points
@@ -292,6 +298,8 @@ class Interpolate(LinearOperator):
             self.points if points is None else points,
             self.ranges if ranges is None else ranges,
             self._lead if lead is None else lead,
+            self.given if points is None else None,
+            self._moves,
         )
         operator.__dict__["_frozen"] = True
         return operator
@@ -315,7 +323,7 @@ class Interpolate(LinearOperator):
         others = [i for i in range(n) if i not in self._numbers]
         lead = y.ndim - self.codomain.ndim
         batch = tuple(y.shape)[:lead]
-        count = math.prod(self.points[0].shape)
+        count = self._count()
         flat = xp.reshape(y, (*batch, *(self.domain.shape[i] for i in others), count))
         total: Any = None
         for index, weight in self._corners(y):
@@ -326,12 +334,22 @@ class Interpolate(LinearOperator):
         order = (*range(lead), *(lead + moved.index(i) for i in range(n)))
         return out if order == tuple(range(out.ndim)) else xp.permute_dims(out, order)
 
+    def _located(self) -> tuple[Array, ...]:
+        """The coordinates of the points."""
+        return self.points if self.given is None else _coordinates(self.given, self._moves)
+
+    def _count(self) -> int:
+        return math.prod(self.codomain.shape[self.domain.ndim - len(self._numbers) :])
+
     def _extent(self) -> int:
         return math.prod(self.domain.shape[i] for i in self._numbers)
 
     def _corners(self, like: Array) -> list[tuple[Array, Array]]:
         """Flat index (-1 off the grid) and weight of the 2^d neighbours of every point."""
-        fixed = not any(map(arrays.requires_gradient, (*self.points, self.ranges)))
+        held = *self.points, self.ranges
+        fixed = self.given is None and not any(
+            arrays.is_traced(part) or arrays.trainable(part) for part in held
+        )
         cache = self.__dict__.setdefault("_cache_resident", {}) if fixed else {}
         if "corners" not in cache:
             corners = self._computed()
@@ -350,10 +368,11 @@ class Interpolate(LinearOperator):
     def _computed(self) -> list[tuple[Array, Array]]:
         extents = tuple(self.domain.shape[i] for i in self._numbers)
         dtype = real_of(self.domain.dtype)
-        xp = arrays.namespace(self.points[0])
-        ranges = arrays.convert(self.ranges, self.points[0])
+        points = self._located()
+        xp = arrays.namespace(points[0])
+        ranges = arrays.convert(self.ranges, points[0])
         pairs = []
-        for k, part in enumerate(self.points):
+        for k, part in enumerate(points):
             flat = xp.reshape(part, (-1,))
             finite = xp.isfinite(flat)
             flat = xp.where(finite, flat, arrays.zeros((), arrays.dtype_of(flat), flat) - 2)
@@ -413,6 +432,12 @@ def _halos(given: Array, count: int, reach: Any, moves: bool) -> dict[int, int]:
 def _placed(left: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, str]]:
     """Every axis with the coordinate that moves along it, -1 where none does."""
     return [(numbers.index(i) if i in numbers else -1, name) for i, name in enumerate(left)]
+
+
+def _coordinates(given: Array, moves: bool) -> tuple[Array, ...]:
+    """The coordinates that points, or a displacement, give along each axis."""
+    parts = tuple(given[k, ...] for k in range(int(given.shape[0])))
+    return tuple(_shifted(part, k) for k, part in enumerate(parts)) if moves else parts
 
 
 def _shifted(part: Array, axis: int) -> Array:

@@ -14,7 +14,7 @@ from linops.cost import Cost
 from linops.elementary.planes import names_beside, numbered, resized_one
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
-from linops.precision import complex_of
+from linops.precision import complex_of, real_of
 from linops.rule import Axis, Rule
 from linops.space import Space
 
@@ -74,7 +74,7 @@ class Matrix(LinearOperator):
         if sparse:
             self.array = _merged(array, own)
         else:
-            self.array = arrays.snapshot(arrays.cast(array, own))
+            self.array = arrays.owned(array, own)
 
     def _apply(self, x: Array) -> Array:
         return self._multiply(x, self.domain, self.codomain, adjoint=False)
@@ -90,7 +90,7 @@ class Matrix(LinearOperator):
         values = self.array.data if is_sparse(self.array) else self.array
         if (
             np.dtype(arrays.dtype_of(values)).kind != "c"
-            and not arrays.requires_gradient(values)
+            and not (arrays.is_traced(values) or arrays.trainable(values))
             and bool(arrays.namespace(values).all(values >= 0))
         ):
             tags.add("nonnegative")
@@ -157,7 +157,9 @@ class Matrix(LinearOperator):
             return arrays.convert(y, x)
         xp = arrays.namespace(x)
         cache = self.__dict__.setdefault("_cache_resident", {})
-        matrix = arrays.resident(cache, "array", self.array, x)
+        is_complex = arrays.dtype_of(self.array).kind == "c"
+        dtype = complex_of(self.domain.dtype) if is_complex else real_of(self.domain.dtype)
+        matrix = arrays.resident(cache, "array", self.array, x, dtype)
         if adjoint and arrays.dtype_of(matrix).kind == "c":
             matrix = xp.conj(matrix)
         if arrays.dtype_of(matrix).kind == "c" and arrays.dtype_of(x).kind != "c":

@@ -170,7 +170,10 @@ class ShiftedFunctional(Functional):
     def __init__(self, base: Functional, shift: Array) -> None:
         space = plain(base.domain, "shifted")
         super().__init__(space, name="Shifted")
-        if isinstance(base, ShiftedFunctional):
+        trained = arrays.trainable(shift)
+        if isinstance(base, ShiftedFunctional) and not (
+            trained or arrays.trainable(base.translation.shift)
+        ):
             shift, base = base.translation.shift + base._admit(shift), base.base
         self.base: Functional = base
         self.translation: Translation = Translation(space, shift)
@@ -227,7 +230,8 @@ def scaled(factor: Any, functional: Functional) -> Functional:
         value = positive_number(factor, "the factor of a functional", zero=True)
     except TypeError:
         raise TypeError(f"'*' takes a real number, got {type(factor).__name__}") from None
-    if isinstance(functional, ScaledFunctional):
+    kept = arrays.trainable(value) or arrays.trainable(getattr(functional, "factor", None))
+    if isinstance(functional, ScaledFunctional) and not kept:
         return scaled(value * functional.factor, functional.base)
     if isinstance(value, float) and value == 1.0:
         return functional

@@ -131,12 +131,10 @@ class Entries(Functional):
                 f"{self.name}: {name} has shape {tuple(value.shape)}; it is one number, or has "
                 f"the shape of the domain {space.describe_shape()}"
             )
-        return arrays.snapshot(arrays.cast(value, dtype or real_of(space.dtype)))
+        return arrays.owned(value, dtype or real_of(space.dtype))
 
     def _admit_weights(self, value: Any) -> Any:
-        if not arrays.is_array(value) or not (
-            arrays.is_traced(value) or arrays.requires_gradient(value)
-        ):
+        if not arrays.is_array(value) or not (arrays.is_traced(value) or arrays.trainable(value)):
             host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
             if host.dtype.kind == "c" or not (np.isfinite(host).all() and (host >= 0).all()):
                 raise ValueError(f"{self.name}: weights are finite real numbers >= 0")
@@ -147,7 +145,9 @@ class Entries(Functional):
         if not arrays.is_array(table):
             return table
         cache = self.__dict__.setdefault("_cache_resident", {})
-        return arrays.resident(cache, name, table, like)
+        is_complex = arrays.dtype_of(table).kind == "c"
+        dtype = self._space.dtype if is_complex else real_of(self._space.dtype)
+        return arrays.resident(cache, name, table, like, dtype)
 
     def _filled(self, value: Any) -> Array:
         """A number or an array as an array of the domain's shape."""

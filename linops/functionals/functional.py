@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops import arguments, arrays, calling
+from linops.algebra.origins import check
 from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
@@ -240,6 +241,8 @@ class Functional(Operator):
 
     def _admit(self, x: Any) -> Any:
         self.domain.check_shape(x, self.name)
+        if "_cache_sources" in self.__dict__:
+            check(self)
         parts = x if isinstance(x, (tuple, list)) else (x,)
         for part, space in zip(parts, self.domain.members, strict=True):
             if arrays.dtype_of(part).kind == "c" and not space.is_complex:
@@ -281,7 +284,8 @@ def recorded(x: Any) -> bool:
 def positive_number(value: Any, what: str, zero: bool = False) -> Any:
     """`value` as a Python float > 0 (>= 0 with `zero`); arrays that are traced or recorded, and
     JAX arrays, as they are."""
-    if arrays.is_array(value) and not value.ndim and (arrays.is_jax(value) or recorded(value)):
+    followed = arrays.is_jax(value) or arrays.trainable(value) or recorded(value)
+    if arrays.is_array(value) and not value.ndim and followed:
         return value
     number = float(arguments.held("float", value, "a functional", what))
     if not (math.isfinite(number) and (number >= 0 if zero else number > 0)):

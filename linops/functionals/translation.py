@@ -45,7 +45,7 @@ class Translation(Operator):
         numeric.require_finite("shift", shift)
         row = (named_row(space),)
         super().__init__(space, space, Rule(row, row, row))
-        self.shift = arrays.snapshot(arrays.cast(shift, space.dtype))
+        self.shift = arrays.owned(shift, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         return x - self._near(x)
@@ -67,4 +67,4 @@ class Translation(Operator):
 
     def _near(self, like: Array) -> Array:
         cache = self.__dict__.setdefault("_cache_resident", {})
-        return arrays.resident(cache, "shift", self.shift, like)
+        return arrays.resident(cache, "shift", self.shift, like, self.domain.dtype)

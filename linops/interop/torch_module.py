@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from operator import is_
 from typing import Any
 
-from linops.algebra.structure import leaves
+from linops.algebra.structure import exchanged, leaves
 from linops.arguments import checked
 from linops.operator import LinearOperator, Operator
 
@@ -26,7 +27,8 @@ def to_torch_module(A: Operator) -> Any:
     torch.nn.Module
         Gradients pass through the declared adjoint. Constants follow the input to its device.
         Arrays of `A` that are `torch.nn.Parameter` are parameters of the module, trained,
-        moved and saved with it; nothing else is in its state dict. It pickles where `A` does.
+        moved, replaced and saved with it; nothing else is in its state dict. `module.operator` is
+        the operator with the parameters of the moment. It pickles where `A` does.
 
     Raises
     ------
@@ -36,38 +38,60 @@ def to_torch_module(A: Operator) -> Any:
     return _layer()(A)
 
 
+def __getattr__(name: str) -> Any:
+    # The class by the name that pickles and copies of layers look for; it needs torch.
+    if name == "OperatorLayer":
+        return _layer()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 @functools.cache
 def _layer() -> Any:
     import torch
 
     class OperatorLayer(torch.nn.Module):  # type: ignore[misc]
-        """An operator of linops; `operator` is the operator itself."""
+        """An operator of linops whose trained arrays are parameters of the module.
+
+        The operator is applied with what the parameters are at the time: whatever replaces them
+        (`functional_call`, `load_state_dict(assign=True)`, a parametrization) takes their place.
+        """
 
         def __init__(self, A: Operator) -> None:
             super().__init__()
-            self.operator = A
+            self._held: tuple[Any, ...] = ()
             seen: list[Any] = []
             for array in leaves(A):
                 known = any(array is other for other in seen)
                 if isinstance(array, torch.nn.Parameter) and not known:
                     self.register_parameter(f"array{len(seen)}", array)
                     seen.append(array)
+            self._held, self._operator = tuple(seen), A
+
+        @property
+        def operator(self) -> Operator:
+            """The operator with the parameters that the module has now."""
+            current = tuple(getattr(self, f"array{k}") for k in range(len(self._held)))
+            if all(map(is_, current, self._held)):
+                return self._operator
+            made = exchanged(self._operator, self._held, current)
+            if all(isinstance(array, torch.nn.Parameter) for array in current):
+                self._held, self._operator = current, made
+            return made
 
         def forward(self, x: Any) -> Any:
             return self.operator(x)
 
         def adjoint(self, y: Any) -> Any:
-            if not isinstance(self.operator, LinearOperator):
+            operator = self.operator
+            if not isinstance(operator, LinearOperator):
                 raise TypeError(
-                    f"{self.operator.name} is not linear and has no adjoint; its derivative at x "
+                    f"{operator.name} is not linear and has no adjoint; its derivative at x "
                     "does: operator.jacobian(x).H"
                 )
-            return self.operator.H(y)
+            return operator.H(y)
 
         def extra_repr(self) -> str:
-            return repr(self.operator)
+            return repr(self._operator)
 
-        def __reduce__(self) -> Any:
-            return to_torch_module, (self.operator,)
-
+    OperatorLayer.__module__, OperatorLayer.__qualname__ = __name__, "OperatorLayer"
     return OperatorLayer
