@@ -30,6 +30,7 @@ OTHER = lo.Space((3, 4), "float64", axes=("y", "x"), spacing=2.0)
 ROW = lo.Space(4, "float64")
 ONES = np.ones((3, 4))
 SHORT = g.FanBeam(np.linspace(0, 3.7, 20), LINE, 8.0, 16.0)
+ASIDE = g.FanBeam(TURN.angles, g.Detector(4, offset=1.0), 8.0, 16.0)
 UNIT = np.tile([[0.0, 1.0]], (3, 1)), np.tile([[1.0, 0.0]], (3, 1)), np.zeros((3, 2))
 TILTED = np.tile([[0.1, 0.995]], (3, 1)) / np.hypot(0.1, 0.995)
 
@@ -154,6 +155,14 @@ CASES = {
             "precision": "float32",
         },
     ),
+    g.DisplacedWeights: (
+        {"geometry": ASIDE, "dtype": "float64", "precision": "float64"},
+        {
+            "geometry": g.FanBeam(TURN.angles, g.Detector(4, offset=1.5), 8.0, 16.0),
+            "dtype": "float32",
+            "precision": "float32",
+        },
+    ),
     g.Gather: (
         {"geometry": FAN, "grid": IMAGE, "precision": "float64"},
         {"grid": g.Grid((3, 3), 0.9), "precision": "float32"},
@@ -272,6 +281,7 @@ LEFT_OUT = {
     (g.Projector, "memory"): "how much is computed at a time",
     (g.Projector, "model"): "profiles belong to one model; see the test of models",
     (g.ParkerWeights, "isocenter"): "the radius is constant about one point",
+    (g.DisplacedWeights, "isocenter"): "as above",
     (g.Gather, "isocenter"): "as above",
     (g.ConeGather, "isocenter"): "as above",
     (lo.Matrix, "domain"): "follows from the array",
