@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import geometries as g
 import linops as lo
 from linops.arrays import to_numpy
 from linops.errors import StaleError
@@ -141,58 +140,3 @@ def test_plans_follow_or_refuse(executor) -> None:
     except StaleError:
         return
     torch.testing.assert_close(found, p * x)
-
-
-SCANS = {
-    "angles": (
-        [0.1, 0.5, 0.9],
-        lambda p: g.FanBeam(p, g.Detector(5), 10.0, 20.0),
-    ),
-    "centers": (
-        [[0.0, 3.0]] * 2,
-        lambda p: g.Trajectory("fan", [[0.0, -5.0]] * 2, p, [[1.0, 0.0]] * 2, None, g.Detector(5)),
-    ),
-    "offset": (0.3, lambda p: g.FanBeam([0.1, 0.5], g.Detector(5, offset=p), 10.0, 20.0)),
-    "surface": (
-        [0.2],
-        lambda p: g.FanBeam([0.1, 0.5], g.Detector(5, curvature=bent(p)), 10.0, 20.0),
-    ),
-}
-
-
-def bent(p):
-    def sampler(a, b, view, depth):
-        return torch.stack(torch.broadcast_tensors(a, b, -depth * torch.cos(a)), -1)
-
-    return g.Surface(sampler, [p])
-
-
-@pytest.mark.parametrize("recorded", [True, False])
-@pytest.mark.parametrize("name", SCANS)
-def test_a_scan_that_is_trained_is_not_used_after_a_step(name, recorded) -> None:
-    values, make = SCANS[name]
-    p, grid = parameter(values), g.Grid((4, 4))
-    x = torch.ones(4, 4)
-    with torch.set_grad_enabled(recorded):
-        scan = make(p)
-        A = g.Projector(scan, grid)
-    before = A(x)
-    if recorded:
-        before.sum().backward()
-        torch.optim.SGD([p], 0.01).step()
-    else:
-        with torch.no_grad():
-            p.mul_(1.1)
-    uses = {
-        "A": lambda: A(x),
-        "numpy": lambda: A(x.numpy()),
-        "adjoint": lambda: A.H(torch.ones(A.codomain.shape)),
-        "gram": lambda: (2 * A.gram()).diagonal(),
-        "block": lambda: A.block("view", 0, 1),
-        "again": lambda: g.Projector(scan, grid),
-        "part": lambda: g.Projector(scan[:1], grid),
-    }
-    for use in uses.values():
-        with pytest.raises(StaleError, match="with_geometry"):
-            use()
-    torch.testing.assert_close(A.with_geometry(make(p))(x), g.Projector(make(p), grid)(x))
