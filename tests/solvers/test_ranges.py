@@ -32,9 +32,7 @@ def test_solutions_and_histories_scale_with_the_data(name, namespace):
     np.testing.assert_allclose(np.asarray(plain.solution), TRUTH, rtol=0.01)
     for scale in (2.0**-75, 2.0**63):
         found = SOLVERS[name](A, to(y * np.float32(scale), namespace))
-        np.testing.assert_allclose(
-            np.asarray(found.solution) / np.float32(scale), TRUTH, rtol=0.01
-        )
+        np.testing.assert_allclose(np.asarray(found.solution) / np.float32(scale), TRUTH, rtol=0.01)
         assert found.converged == plain.converged
         assert found.residual_history[0] / scale == pytest.approx(
             plain.residual_history[0], rel=1e-5
