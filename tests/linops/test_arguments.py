@@ -40,7 +40,6 @@ MASKED = np.ma.masked_array(np.ones((4, 6), "f4"), np.zeros((4, 6), bool))
         (lambda: lo.vstack(lo.Identity(S)), r"put it into a list: vstack\(\[operators\]\)"),
         (lambda: lo.vstack([lo.Exp(S)]), "nonlinear operator Exp as entry 0; .*jacobian"),
         (lambda: lo.from_functions(np.ones(3), domain=S), "a function as apply, got"),
-        (lambda: lo.Power(S, "2"), "Power takes a real number as exponent, got the string '2'"),
         (lambda: solvers.cgls(np.eye(3), K, iterations=1), "cgls takes a linear operator as A"),
         (lambda: solvers.cgls(None, K, iterations=1), "as A, got None"),
         (lambda: solvers.sirt(lo.Exp(S), K, iterations=1), r"nonlinear operator Exp; .*jacobian"),
