@@ -329,10 +329,7 @@ class Projector(LinearOperator):
             window[:2] = np.clip(window[:2] - start, 0, count)
             taken = np.arange(start, stop) if padded else np.arange(lo, hi)
             taken = np.clip(taken, 0, max(views - 1, 0))
-            frames = chosen_views(frames, taken)
-            if offsets is not None and offsets.shape[0] > 1:
-                offsets = chosen_views(offsets, taken)
-            views = count
+            frames, offsets, views = *self._views(taken), count
         for position, name in enumerate(self.rule.codomain[0][1:]):
             if name.name == axis:
                 window[2 + position] += start
@@ -346,6 +343,29 @@ class Projector(LinearOperator):
             self._seen, self.grid, self._choice, self.precision, frames,
             (offsets, self.heights), window, (views, *cells), tuple(voxels), twin,
         )  # fmt: skip
+
+    def _rows(self, axis: str, index: np.ndarray) -> Projector | None:
+        # A window of padded views has no order to pick from.
+        if axis != "view" or arrays.is_traced(self.window):
+            return None
+        if np.asarray(self.window)[:2].tolist() != [0, self.codomain.shape[0]]:
+            return None
+        window = np.array(self.window)
+        window[:2] = 0, len(index)
+        frames, offsets = self._views(index)
+        twin = None if self._twin is None else self._twin._rows(axis, index)
+        return _made(
+            self._seen, self.grid, self._choice, self.precision, frames,
+            (offsets, self.heights), window, (len(index), *self.codomain.shape[1:]),
+            self.domain.shape, twin,
+        )  # fmt: skip
+
+    def _views(self, index: np.ndarray) -> tuple[Array, Array | None]:
+        """The frames of some views, and their offsets where each view has its own."""
+        offsets = self.offsets
+        if offsets is not None and offsets.shape[0] > 1:
+            offsets = chosen_views(offsets, index)
+        return chosen_views(self.frames, index), offsets
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         from geometries.projector_columns import ProjectorColumns

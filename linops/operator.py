@@ -155,6 +155,20 @@ class LinearOperator(Operator):
 
         return columns(self, index, axes)
 
+    def rows(self, index: Any, axis: str | int = 0) -> LinearOperator:
+        """A restricted to part of its codomain: planes `index` of one axis of its results.
+
+        Parameters
+        ----------
+        index
+            Whole numbers, in any order.
+        axis
+            Name or number of an axis that splits: `A.rows(range(0, 360, 10), "view")`.
+        """
+        from linops.algebra.rows import rows
+
+        return rows(self, index, axis)
+
     def matvec(self, v: Array) -> Array:
         """A on a flat vector `(N,)` or `(N, 1)`, for SciPy's and PyLops' solvers."""
         return _flat(self, v)
@@ -183,6 +197,10 @@ class LinearOperator(Operator):
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
         """The columns at a cost in proportion to them; None where there is no such way."""
+        return None
+
+    def _rows(self, axis: str, index: np.ndarray) -> LinearOperator | None:
+        """The rows at a cost in proportion to them; None: blocks of adjacent planes, joined."""
         return None
 
     def _diagonal(self) -> Array | None:

@@ -4,8 +4,15 @@ They see `domain`, `codomain`, `@`, `.H`, `columns`, `block`, `gram` and `tags`,
 else: no geometry, no device.
 """
 
+from solvers.admm import admm
 from solvers.cgls import cgls
+from solvers.emission import mlem, osem
+from solvers.fista import fista
+from solvers.gradient_descent import gradient_descent, landweber
+from solvers.lsmr import lsmr
+from solvers.ordered_subsets import os_sart
 from solvers.partitions import Partitions
+from solvers.primal_dual import pdhg
 from solvers.prox_map import prox_map
 from solvers.regularization import Regularization, automatic_regularization
 from solvers.result import SolverResult
@@ -17,8 +24,17 @@ __all__ = [
     "Partitions",
     "Regularization",
     "SolverResult",
+    "admm",
     "automatic_regularization",
     "cgls",
+    "fista",
+    "gradient_descent",
+    "landweber",
+    "lsmr",
+    "mlem",
+    "os_sart",
+    "osem",
+    "pdhg",
     "prox_map",
     "sirt",
     "tv",

@@ -31,10 +31,10 @@ from solvers.elements import (
     subtract,
 )
 from solvers.loop import Run, no_graph
-from solvers.pdhg import primal_dual
 from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
 from solvers.start import analytic_start, chosen_start, typical_size
+from solvers.tv_primal_dual import primal_dual
 
 __all__ = ["tv"]
 

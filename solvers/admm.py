@@ -1,0 +1,213 @@
+"""The alternating direction method of multipliers for `f(x) + sum_i g_i(K_i x)`.
+
+Scaled form (Boyd, Parikh, Chu, Peleato, Eckstein 2011, sections 3.1 and 3.4), x by conjugate
+gradients that start from the last x and need not converge (Eckstein, Yao 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from linops import arrays
+from linops.arguments import checking
+from linops.functionals import Functional
+from linops.operator import LinearOperator
+from solvers.controls import positive, positive_count
+from solvers.elements import add_scaled, chosen, each, products, ratio, subtract, zeros
+from solvers.loop import no_graph
+from solvers.minimization import Controls, begin_minimization
+from solvers.result import SolverResult
+
+__all__ = ["admm"]
+
+_RELATIVE = 10.0
+_FACTOR = 2.0
+
+
+@no_graph()
+@checking("f")
+def admm(
+    f: Functional | None,
+    terms: Sequence[tuple[Functional, LinearOperator]],
+    *,
+    iterations: int,
+    x0: Any = None,
+    rho: float = 1.0,
+    adaptive: bool = True,
+    inner_iterations: int = 10,
+    **controls: Unpack[Controls],
+) -> SolverResult:
+    """Minimise `f(x) + sum_i g_i(K_i x)`, f quadratic, the g_i with proximal maps.
+
+    Parameters
+    ----------
+    f
+        A functional whose gradient is affine, such as `LeastSquares(A.codomain, y) @ A`; None for
+        0. Data terms that are not quadratic belong among the terms.
+    terms
+        Pairs `(g_i, K_i)`; all K_i have one domain. `(g, Identity(space))` is a plain prior.
+    iterations, x0
+        As for `fista`.
+    rho
+        Penalty > 0 at the start.
+    adaptive
+        Keep the primal and the dual residual within a factor of 10 of each other (Boyd et al.,
+        equation 3.13).
+    inner_iterations
+        Steps of conjugate gradients for x in each iteration.
+    **controls
+        As for `fista`. The residual is `sqrt(sum |K_i x - z_i|^2 + |rho sum K_i.H (z_i - z_i-)|^2)`
+        with the last z_i-; the solve ends where it is at most `atol + rtol` times its first value.
+
+    Returns
+    -------
+    SolverResult
+        With histories `primal_residual`, `dual_residual`, `rho`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import linops as lo
+    >>> space = lo.Space(3, "float64")
+    >>> f = lo.LeastSquares(space, np.array([3.0, -0.5, 1.0]))
+    >>> print(admm(f, [(lo.L1(space), lo.Identity(space))], iterations=60).solution.round(6))
+    [ 2. -0.  0.]
+    """
+    pairs = list(terms)
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            "admm takes terms [(g, K), ...], at least one pair of functional and operator"
+        )
+    operators = [K for _, K in pairs]
+    space = operators[0].domain
+    for K in operators[1:]:
+        if K.domain.shape != space.shape:
+            raise ValueError(
+                f"the operators of admm's terms have one domain: {operators[0].name} has {space}, "
+                f"{K.name} has {K.domain}"
+            )
+    rho = positive("rho", rho)
+    inner = positive_count("inner_iterations", inner_iterations)
+    parts: dict[str, Any] = {} if f is None else {"f": f}
+    for i, (g, K) in enumerate(pairs):
+        parts |= {f"K{i}": K, f"g{i}": g}
+    run = begin_minimization(
+        "admm", space, parts, x0, iterations,
+        {"rho": rho, "options": [bool(adaptive), inner]}, controls,
+    )  # fmt: skip
+    priors: list[Any] = [K.codomain.lower(g) for g, K in pairs]
+    spaces = [K.codomain for K in operators]
+    names = [f"{kind}{i}" for i in range(len(pairs)) for kind in ("z", "u")]
+    kept = [space for space in spaces for _ in range(2)]
+    run.keeps(x=space, rho=None, **dict(zip(names, kept, strict=True)))
+    if run.restored is None:
+        x = run.x
+        zs = [K @ x for K in operators]
+        us = [zeros(K.codomain, run.batch, x) for K in operators]
+    else:
+        x, rho = run.restored["x"], float(run.restored["rho"])
+        zs = [run.restored[f"z{i}"] for i in range(len(pairs))]
+        us = [run.restored[f"u{i}"] for i in range(len(pairs))]
+        run.x = x
+        run.begin(run.history[-1], run.history[1] if len(run.history) > 1 else run.history[0])
+    origin = zeros(space, run.batch, x)
+    shift: Any = None
+    hessian: Any = None
+    if f is not None:
+        smooth: Any = space.lower(f)
+        slope = smooth.gradient
+        shift = slope(origin)
+        hessian = slope.jacobian(each(lambda part: part[(0,) * len(run.batch)], x))
+    while run.going:
+        right = None if shift is None else _scaled(-1.0, shift)
+        for K, z, u in zip(operators, zs, us, strict=True):
+            part = K.H @ subtract(z, u)
+            right = (
+                _scaled(rho, part) if right is None else add_scaled(right, np.asarray(rho), part)
+            )
+
+        def normal(x: Any, rho: float = rho) -> Any:
+            total = None if hessian is None else hessian @ x
+            for K in operators:
+                part = K.H @ (K @ x)
+                total = (
+                    _scaled(rho, part)
+                    if total is None
+                    else add_scaled(total, np.asarray(rho), part)
+                )
+            return total
+
+        moved = chosen(run.active, _conjugate_gradients(normal, right, x, space, inner), x)
+        gaps, change, before = [], None, zs
+        zs, images = [], [K @ moved for K in operators]
+        for K, prior, image, u, old in zip(operators, priors, images, us, before, strict=True):
+            z = prior.prox(add_scaled(image, np.asarray(1.0), u), 1 / rho)
+            z = chosen(run.active, z, old)
+            part = K.H @ subtract(z, old)
+            change = part if change is None else add_scaled(change, np.asarray(1.0), part)
+            zs.append(z)
+            gaps.append(subtract(image, z))
+        us = [
+            chosen(run.active, add_scaled(u, np.asarray(1.0), gap), u)
+            for u, gap in zip(us, gaps, strict=True)
+        ]
+        x = moved
+        found = products(
+            (space, change, change),
+            *((rows, gap, gap) for rows, gap in zip(spaces, gaps, strict=True)),
+        )
+        dual, primal = rho * np.sqrt(found[0]), np.sqrt(np.sum(found[1:], axis=0))
+        if not run.history:
+            first = np.hypot(primal, dual)
+            run.begin(first, first)
+        record = {
+            "primal_residual": float(np.linalg.norm(primal)),
+            "dual_residual": float(np.linalg.norm(dual)),
+            "rho": rho,
+        }
+        if adaptive:
+            factor = 1.0
+            if record["primal_residual"] > _RELATIVE * record["dual_residual"]:
+                factor = _FACTOR
+            elif record["dual_residual"] > _RELATIVE * record["primal_residual"]:
+                factor = 1 / _FACTOR
+            if factor != 1.0:
+                rho *= factor
+                us = [_scaled(1 / factor, u) for u in us]
+
+        def saved(x: Any = x, zs: Any = zs, us: Any = us, rho: float = rho) -> dict[str, Any]:
+            state: dict[str, Any] = {"x": x, "rho": np.asarray(rho)}
+            for i, (z, u) in enumerate(zip(zs, us, strict=True)):
+                state |= {f"z{i}": z, f"u{i}": u}
+            return state
+
+        run.completed(np.hypot(primal, dual), x, saved, record)
+    if not run.history:
+        run.begin(np.zeros(run.batch))
+    run.x = x
+    return run.result()
+
+
+def _conjugate_gradients(normal: Any, right: Any, x: Any, space: Any, steps: int) -> Any:
+    """A few steps for `normal x = right` from x; each member of a batch has its own."""
+    r = subtract(right, normal(x))
+    p = r
+    (rr,) = products((space, r, r))
+    for _ in range(steps):
+        if not np.any(rr):
+            break
+        q = normal(p)
+        (curvature,) = products((space, p, q))
+        length = ratio(rr, curvature, np.ones(np.shape(rr), bool))
+        x, r = add_scaled(x, length, p), add_scaled(r, -length, q)
+        (after,) = products((space, r, r))
+        p = add_scaled(r, ratio(after, rr, np.ones(np.shape(rr), bool)), p)
+        rr = after
+    return x
+
+
+def _scaled(factor: float, x: Any) -> Any:
+    return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)

@@ -1,0 +1,101 @@
+"""What solvers over functionals share: their controls, their start, and the step that fits.
+
+These solvers have no measurements of their own; a functional holds them. The residual in their
+history is the length of the gradient mapping, which is zero at a minimiser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypedDict
+
+from linops import arrays
+from linops.algebra.structure import leaves
+from linops.operator import Operator
+from linops.space import AnySpace, ProductSpace
+from solvers.loop import Run
+
+__all__ = ["Controls", "begin_minimization", "find_curvature"]
+
+
+class Controls(TypedDict, total=False):
+    """The controls that every solver takes beside `iterations`, as `cgls` documents them."""
+
+    rtol: float
+    atol: float
+    callback: Any
+    progress: bool
+    checkpoint_directory: Any
+    resume: Any
+    checkpoint_every: int
+    keep: int | None
+
+
+class _Problem(NamedTuple):
+    """What a run sees in the place of an operator."""
+
+    domain: AnySpace
+    codomain: AnySpace
+    name: str
+    precision: Any
+    tags: frozenset[str] = frozenset()
+
+
+def begin_minimization(
+    name: str,
+    space: AnySpace,
+    parts: Mapping[str, Any],
+    x0: Any,
+    iterations: int,
+    settings: Mapping[str, Any],
+    controls: Controls,
+) -> Run:
+    """A run in `space`, from `x0` or from zero.
+
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+    space
+        Where the solution lives.
+    parts
+        The functionals and operators that the problem is made of, by name: they identify it, and
+        their arrays say in which library it is solved where there is no start.
+    x0, iterations, controls
+        As the solvers document them.
+    settings
+        Numbers that identify the solve too.
+    """
+    unknown = set(controls) - set(Controls.__annotations__)
+    if unknown:
+        raise TypeError(
+            f"{name}() got an unexpected keyword {sorted(unknown)[0]!r}; controls are "
+            f"{', '.join(Controls.__annotations__)}"
+        )
+    operators = [part for part in parts.values() if isinstance(part, Operator)]
+    start = x0
+    if x0 is None:
+        held = [array for operator in operators for array in leaves(operator)]
+        like = next((array for array in held if not arrays.is_numpy(array)), None)
+        start = space.zeros() if like is None else space.zeros(like)
+    elif isinstance(space, ProductSpace):
+        start = tuple(x0)
+    problem: Any = _Problem(space, space, operators[0].name, operators[0].precision)
+    run = Run(
+        name, problem, start, iterations=iterations, settings={**parts, **settings}, **controls
+    )
+    run.x = run.y
+    return run
+
+
+def find_curvature(f: Any, x: Any) -> float | None:
+    """The largest curvature of a functional at x: its step is the inverse. None where the gradient
+    declares no derivative."""
+    gradient: Any = f.gradient
+    try:
+        hessian = gradient.jacobian(x)
+    except TypeError:
+        return None
+    value = float(hessian.norm())
+    return value if math.isfinite(value) else None

@@ -1,0 +1,167 @@
+"""Subsets of measurements, and the simultaneous algebraic technique on them (OS-SART)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from linops import arrays
+from linops.arguments import checking
+from linops.arrays import Array
+from linops.errors import ShapeError
+from linops.operator import LinearOperator
+from linops.space import Space
+from solvers.controls import bounds_pair, positive, positive_count
+from solvers.elements import chosen, clipped, products, subtract
+from solvers.loop import Run, no_graph
+from solvers.minimization import Controls
+from solvers.result import SolverResult
+
+__all__ = ["Subset", "cut_subsets", "os_sart"]
+
+
+class Subset(NamedTuple):
+    """Some planes of the measurements and the operator that gives them."""
+
+    A: LinearOperator
+    planes: np.ndarray
+    axis: int
+
+    def take(self, y: Array) -> Array:
+        """Its part of measurements, batch axes in front."""
+        axis = y.ndim + self.axis
+        return arrays.namespace(y).take(y, arrays.convert(self.planes, y), axis=axis)
+
+
+def cut_subsets(
+    A: LinearOperator, subsets: int | Sequence[Sequence[int]], axis: str | int = 0
+) -> list[Subset]:
+    """The operator in subsets of the planes of one axis of its codomain.
+
+    Parameters
+    ----------
+    A
+        A linear operator whose codomain is one array.
+    subsets
+        How many: subset s has the planes s, s + n, s + 2 n ...; they come in an order in which
+        neighbours are far apart (bit reversal; Hudson, Larkin 1994). Or the planes of each.
+    axis
+        Of the codomain: views, as a rule the first.
+    """
+    if not isinstance(A.codomain, Space) or not A.codomain.ndim:
+        raise ShapeError(f"subsets are planes of one array; {A.name} maps to {A.codomain}")
+    names = [a.name for a in A.rule.codomain[0]]
+    number = names.index(axis) if isinstance(axis, str) and axis in names else axis
+    if not isinstance(number, int) or not -len(names) <= number < len(names):
+        raise ShapeError(f"axis is {axis!r}; the codomain of {A.name} has {', '.join(names)}")
+    number %= len(names)
+    extent = A.codomain.shape[number]
+    if isinstance(subsets, (int, np.integer)):
+        count = positive_count("subsets", subsets)
+        if count > extent:
+            raise ShapeError(f"subsets is {count}; axis {names[number]!r} has {extent} planes")
+        planes = [np.arange(s, extent, count) for s in _far_apart(count)]
+    else:
+        planes = [np.asarray(one, int) for one in subsets]
+    if len(planes) == 1 and np.array_equal(planes[0], np.arange(extent)):
+        return [Subset(A, planes[0], number - len(names))]
+    return [Subset(A.rows(p, names[number]), p, number - len(names)) for p in planes]
+
+
+@no_graph()
+@checking("A")
+def os_sart(
+    A: LinearOperator,
+    y: Any,
+    *,
+    iterations: int,
+    x0: Any = None,
+    subsets: int | Sequence[Sequence[int]] = 10,
+    axis: str | int = 0,
+    relaxation: float = 1.0,
+    decay: float = 1.0,
+    bounds: tuple[float | None, float | None] | None = (0, None),
+    **controls: Unpack[Controls],
+) -> SolverResult:
+    """SIRT's step for one subset of the measurements after the other (Wang, Jiang 2004).
+
+        x <- clip(x + lambda C_s A_s.H R_s (y_s - A_s x)),   R_s = 1 / A_s 1, C_s = 1 / A_s.H 1
+
+    One view a subset is SART (Andersen, Kak 1984), one subset SIRT.
+
+    Parameters
+    ----------
+    A
+        A linear operator with entries >= 0, its spaces single arrays.
+    y
+        Measurements; leading batch axes are solved side by side.
+    iterations
+        Passes over all subsets.
+    x0, bounds
+        As for `sirt`.
+    subsets, axis
+        As for `cut_subsets`: how many, or their planes, of which axis of the codomain.
+    relaxation, decay
+        lambda in (0, 2), multiplied by `decay` in (0, 1] after each pass.
+    **controls
+        As for `cgls`; the residual is `|y - A x|` after each pass.
+
+    Returns
+    -------
+    SolverResult
+    """
+    relaxation, decay = positive("relaxation", relaxation), positive("decay", decay)
+    if relaxation >= 2 or decay > 1:
+        raise ValueError(
+            f"relaxation is {relaxation}, decay {decay}; they are in (0, 2) and in (0, 1]"
+        )
+    low, high = bounds_pair(bounds)
+    parts = cut_subsets(A, subsets, axis)
+    run = Run(
+        "os-sart", A, y, iterations=iterations, x0=x0,
+        settings={
+            "subsets": [part.planes for part in parts], "axis": parts[0].axis,
+            "options": [relaxation, decay, low, high],
+        },
+        **controls,
+    )  # fmt: skip
+    run.keeps(x=A.domain)
+    x = run.x if run.restored is None else run.restored["x"]
+    run.x = x
+    r = subtract(run.y, A @ x)
+    rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
+    run.begin(np.sqrt(rr), np.sqrt(yy))
+    ones = arrays.namespace(x).ones_like(x[(0,) * len(run.batch)])
+    weights = [_weights(part.A, ones) for part in parts] if run.going else []
+    while run.going:
+        pace = relaxation * decay**run.iteration
+        moved = x
+        for part, (R, C) in zip(parts, weights, strict=True):
+            update = part.A.H @ (R * (part.take(run.y) - part.A @ moved))
+            moved = clipped(moved + arrays.cast(pace * (C * update), A.domain.dtype), low, high)
+        x = chosen(run.active, moved, x)
+        r = subtract(run.y, A @ x)
+        (rr,) = products((A.codomain, r, r))
+        run.completed(np.sqrt(rr), x, lambda x=x: {"x": x})  # type: ignore[misc]
+    run.x = x
+    return run.result()
+
+
+def _weights(A: LinearOperator, ones: Array) -> tuple[Array, Array]:
+    rows = A @ ones
+    columns = A.H @ arrays.namespace(rows).ones_like(rows)
+    return _reciprocal(rows), _reciprocal(columns)
+
+
+def _reciprocal(s: Array) -> Array:
+    xp = arrays.namespace(s)
+    weighs = (s > 0) & (s >= 1e-6 * xp.max(s)) if s.size else s > 0
+    return xp.where(weighs, 1 / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
+
+
+def _far_apart(count: int) -> list[int]:
+    """The numbers below `count` in the order of their reversed bits."""
+    bits = max(count - 1, 1).bit_length()
+    return sorted(range(count), key=lambda k: int(f"{k:0{bits}b}"[::-1], 2))
