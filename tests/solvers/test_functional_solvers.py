@@ -89,7 +89,7 @@ def test_admm_finds_the_same_with_inexact_inner_solves(smooth):
 
 
 def test_accelerated_steps_of_pdhg_keep_their_bound():
-    # Chambolle, Pock 2011, theorem 2: |x_k - x|^2 <= (|x|^2 / tau^2 + |D|^2 |p|^2) / k^2 for large k.
+    # Chambolle, Pock 2011, theorem 2: |x_k - x|^2 <= (|x|^2 / tau^2 + |D p|^2) / k^2 at last.
     g = lo.LeastSquares(D.domain, Y[:16])
     steps = {"tau": 0.5, "sigma": 0.5}
     exact = pdhg(TV, g, D, iterations=20000, rtol=1e-11, **steps).solution
