@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["add", "load", "store"]
+__all__ = ["add", "load", "own", "store"]
 
 
 @intrinsic
@@ -27,6 +27,20 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
         value = builder.load(_address(context, builder, signature, args))
         value.set_metadata("alias.scope", read)
         value.set_metadata("noalias", written)
+        return value
+
+    return array.dtype(array, index), codegen
+
+
+@intrinsic
+def own(typingctx: Any, array: Any, index: Any) -> Any:
+    """`array[index]` of a contiguous 1-D array that this loop stores to, at this index alone."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read, written = _scopes(builder)
+        value = builder.load(_address(context, builder, signature, args))
+        value.set_metadata("alias.scope", written)
+        value.set_metadata("noalias", read)
         return value
 
     return array.dtype(array, index), codegen

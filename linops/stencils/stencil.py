@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from linops.space import Space
 from linops.stencils import boundary as boundaries
 from linops.stencils import slices
 from linops.stencils.line import Line
+from linops.stencils.rows import Rows, servable
 from linops.stencils.slices import Tap
 
 __all__ = ["Stencil"]
@@ -154,6 +156,7 @@ class Stencil(LinearOperator):
         starts: Array,
         name: str,
         tags: tuple[str, ...] = (),
+        sliced: bool = False,
     ) -> None:
         # lines: one row for each input component; starts: of padded blocks, their first plane.
         first = lines[0]
@@ -183,11 +186,13 @@ class Stencil(LinearOperator):
         LinearOperator.__init__(self, domain, codomain, rule, name=name, tags=tags)
         self.coefficients = fields
         self.starts = arrays.snapshot(starts)
-        self._lines, self._taps, self._outputs = lines, taps, outputs
+        self._lines, self._taps, self._outputs, self._sliced = lines, taps, outputs, sliced
 
     # --- what it does ---------------------------------------------------------------------
 
     def _apply(self, x: Array) -> Array:
+        if type(x) is np.ndarray and self._compiled is None:
+            return self._rows(False).apply(x, self._outputs is not None)
         d = len(self._lines[0])
         wide = slices.wide(x)
         parts = slices.forward(
@@ -197,6 +202,8 @@ class Stencil(LinearOperator):
         return arrays.cast(slices.joined(parts, d, self._outputs is not None), arrays.dtype_of(x))
 
     def _apply_adjoint(self, y: Array) -> Array:
+        if type(y) is np.ndarray and self._compiled is None:
+            return self._rows(True).apply(y, self.domain.ndim > len(self._lines[0]))
         d = len(self._lines[0])
         wide = slices.wide(y)
         parts = slices.adjoint(
@@ -204,6 +211,49 @@ class Stencil(LinearOperator):
             self._lines, self._taps, self._fields(wide), self.starts,
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, self.domain.ndim > d), arrays.dtype_of(y))
+
+    @property
+    def backend(self) -> str:
+        """What runs on NumPy arrays: `"rows"` (compiled passes) or `"slices"`, with the reason.
+
+        Arrays of other libraries are always served by slices.
+        """
+        return "rows" if self._compiled is None else f"slices ({self._compiled})"
+
+    def with_backend(self, backend: str) -> Stencil:
+        """The same stencil by a named engine: `"rows"`, `"slices"`, or `"auto"`.
+
+        Raises
+        ------
+        ValueError
+            For an engine that there is not, or one that cannot serve this stencil, with the reason.
+        """
+        if backend not in ("auto", "rows", "slices"):
+            raise ValueError(
+                f"{self.name}: the engine is 'auto', 'rows' or 'slices', got {backend!r}"
+            )
+        if backend == "rows":
+            reason = servable(self._lines, self._taps, self.coefficients, self.domain.dtype)
+            if reason is not None:
+                raise ValueError(f"{self.name}: the row engine cannot serve it: {reason}")
+        return self._rebuilt(sliced=backend == "slices")
+
+    @cached_property
+    def _compiled(self) -> str | None:
+        """Why compiled passes do not run on NumPy arrays; None where they do."""
+        if self._sliced:
+            return "asked for"
+        return servable(self._lines, self._taps, self.coefficients, self.domain.dtype)
+
+    def _rows(self, adjoint: bool) -> Rows:
+        made: dict[bool, Rows] = self.__dict__.setdefault("_cache_rows", {})
+        found = made.get(adjoint)
+        if found is None:
+            led = self._outputs is not None if adjoint else self.domain.ndim > len(self._lines[0])
+            found = made[adjoint] = Rows(
+                self._lines, self._taps, self._count, self.domain.dtype, adjoint, led
+            )
+        return found
 
     @property
     def _count(self) -> int:
@@ -345,6 +395,7 @@ class Stencil(LinearOperator):
             "starts": self.starts,
             "name": self.name,
             "tags": tuple(sorted(self._declared_tags)),
+            "sliced": self._sliced,
         }
         operator = object.__new__(Stencil)
         operator._set_up(**{**parts, **changes})
@@ -469,6 +520,8 @@ def _listed(
         )
         for f in fields
     )
+    # Taps that are not shifted along rows first, then row after row: what engines like best.
+    taps.sort(key=lambda tap: (tap.output, tap.input, tap.offset[-1] != 0))
     return tuple(taps), held
 
 
