@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         TotalVariation,
         separable,
     )
+    from linops.stores import ArrayStore, NumpyStore, apply_into
 
 __version__ = "0.1.0"
 
@@ -74,6 +75,7 @@ __all__ = [
     "L1",
     "L2",
     "QGGMRF",
+    "ArrayStore",
     "Box",
     "Cast",
     "Convolve",
@@ -92,6 +94,7 @@ __all__ = [
     "Log",
     "Matrix",
     "NonNegative",
+    "NumpyStore",
     "Operator",
     "Pad",
     "Power",
@@ -108,6 +111,7 @@ __all__ = [
     "TotalVariation",
     "Transpose",
     "Zero",
+    "apply_into",
     "as_operator",
     "block_diagonal",
     "concat",
@@ -138,12 +142,14 @@ _FUNCTIONALS = (
     "TotalVariation",
     "separable",
 )
+_STORES = ("ArrayStore", "NumpyStore", "apply_into")
 
 
 def __getattr__(name: str) -> Any:
-    # Priors are imported when they are first asked for: an import stays short.
-    if name in _FUNCTIONALS:
-        value = getattr(import_module("linops.functionals"), name)
+    # Priors and stores are imported when they are first asked for: an import stays short.
+    if name in _FUNCTIONALS or name in _STORES:
+        room = "linops.functionals" if name in _FUNCTIONALS else "linops.stores"
+        value = getattr(import_module(room), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'linops' has no attribute {name!r}")

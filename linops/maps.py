@@ -201,6 +201,23 @@ class Operator(ABC):
 
         return block(self, axis, start, stop, padded)
 
+    def apply_into(
+        self,
+        source: Any,
+        target: Any,
+        chunks: int | Mapping[str, int] | None = None,
+        **options: Any,
+    ) -> Any:
+        """The operator from store to store, block by block; `target` itself comes back.
+
+        For arrays larger than memory: files, data sets of HDF5, Zarr and TensorStore, or any
+        object with `shape`, `dtype`, `read(slices)`, `write(slices, block)`. Parameters and errors
+        are those of `linops.stores.apply_into`.
+        """
+        from linops.stores.apply import apply_into
+
+        return apply_into(self, source, target, chunks, **options)
+
     @own_precision
     def jacobian(self, x: Any) -> LinearOperator:
         """The derivative at `x`, a linear operator that solvers can use.

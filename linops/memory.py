@@ -8,7 +8,7 @@ from typing import Any
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["free_beside", "free_in_jax", "host_free"]
+__all__ = ["address_space_left", "free_beside", "free_in_jax", "host_free"]
 
 
 def host_free() -> float | None:
@@ -26,6 +26,21 @@ def host_free() -> float | None:
     except (OSError, ValueError):
         pass
     return min(found) if found else None
+
+
+def address_space_left() -> float | None:
+    """Bytes that this process may still map, where its address space is limited; None: no limit."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        with open("/proc/self/statm") as pages:
+            used = int(pages.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError):
+        return None
+    return float(max(0, limit - used))
 
 
 def free_beside(x: Array) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import numbers
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays, numeric
+from linops.progress import bar
 
 __all__ = [
     "bar",
@@ -78,22 +78,6 @@ def is_false(answer: Any) -> bool:
     if not (arrays.is_array(answer) or isinstance(answer, np.generic)) or np.ndim(answer):
         return False
     return arrays.dtype_of(answer).kind == "b" and not arrays.item(answer)
-
-
-def bar(progress: Any, name: str, total: int, start: int) -> Any:
-    """A tqdm bar, or None; tqdm is imported here."""
-    if progress is not True and progress is not False:
-        raise ValueError(f"progress is {progress!r}; it is True or False")
-    if not progress:
-        return None
-    try:
-        tqdm = importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise ImportError(
-            "progress=True draws its bar with tqdm, which is not installed: "
-            "pip install tqdm, or leave progress=False"
-        ) from error
-    return tqdm(total=total, initial=start, desc=name)
 
 
 def _real(name: str, value: Any) -> float:
