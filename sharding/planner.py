@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from linops.algebra.blocks import extent
+from linops.algebra.blocks import axis_name, extent
 from linops.algebra.structure import within
 from linops.errors import PlacementError
 from linops.operator import Operator
@@ -32,9 +32,9 @@ def plan(
     A: Operator,
     devices: Any = None,
     executor: str = "auto",
-    partition: str | Mapping[str, int | None] = "auto",
+    partition: str | int | Mapping[str | int, int | None] = "auto",
     memory: float | None = None,
-    chunks: Mapping[str, int] | None = None,
+    chunks: Mapping[str | int, int] | None = None,
     batch: Sequence[int] = (),
     deterministic: bool = False,
     probe: bool = True,
@@ -53,7 +53,8 @@ def plan(
     partition
         `"auto"`, the name of an axis of a rule (`"view"`), a grid of two of them
         (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each device
-        takes its share of the first leading axis.
+        takes its share of the first leading axis. An axis may be given by its number, counted in
+        the codomain (in the domain of a functional).
     memory
         Bytes that each device may hold; by default nine tenths of what is free. Leaves that choose
         the size of their temporaries take at most a quarter of it.
@@ -91,13 +92,27 @@ def plan(
             machine = replace(machine, memory=limit)
         settings = Settings(engine, machine, deterministic, memory, tuple(batch), probe)
         bounded = A if memory is None else within(A, memory / 4)
-        return _chosen(bounded, devices, available, partition, dict(chunks or {}), settings)
+        lengths = {_axis(A, name): length for name, length in (chunks or {}).items()}
+        return _chosen(bounded, devices, available, _named(A, partition), lengths, settings)
 
     if not of_ranks(devices, executor):
         return make()
     from sharding.ranks import planned_together
 
     return planned_together(make, f"{partition} {memory} {chunks} {batch} {deterministic}")
+
+
+def _named(A: Operator, partition: Any) -> Any:
+    """The partition with axes by name."""
+    if isinstance(partition, Mapping):
+        return {_axis(A, axis): parts for axis, parts in partition.items()}
+    return _axis(A, partition)
+
+
+def _axis(A: Operator, axis: Any) -> Any:
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        return axis
+    return axis_name(A, int(axis))
 
 
 def _check(memory: Any, chunks: Any, batch: Any) -> None:

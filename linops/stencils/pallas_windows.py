@@ -11,10 +11,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from linops import arrays
 from linops.arrays import Array
 from linops.compiled.pallas import PallasOptions, find_pallas
+from linops.stencils import slices
+from linops.stencils.line import Line
+from linops.stencils.slices import Tap
 
-__all__ = ["Term", "sum_views"]
+__all__ = ["Term", "adjoint", "forward", "sum_views", "unsupported"]
 
 
 class Term(NamedTuple):
@@ -25,6 +29,80 @@ class Term(NamedTuple):
     weight: float | complex
     field: int
     """Number of the coefficient field; -1 for none."""
+
+
+def unsupported(ndim: int, options: PallasOptions) -> str | None:
+    """Why no kernel of Pallas can serve a stencil on so many axes; None where one can."""
+    if find_pallas() is None:
+        return "jax.experimental.pallas cannot be imported"
+    try:
+        options.blocks(ndim)
+        options.arguments()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def forward(
+    inputs: Sequence[Array],
+    lines: Sequence[tuple[Line, ...]],
+    taps: Sequence[Tap],
+    fields: Sequence[Array],
+    outputs: int,
+    starts: Array,
+    options: PallasOptions,
+) -> list[Array]:
+    """As `slices.forward`, by kernels of Pallas."""
+    frames = [slices.framed_input(x, row, starts) for x, row in zip(inputs, lines, strict=True)]
+    terms: list[list[Term]] = [[] for _ in range(outputs)]
+    for tap in taps:
+        row = lines[tap.input]
+        begin = tuple(line.before + line.lead + o for line, o in zip(row, tap.offset, strict=True))
+        terms[tap.output].append(Term(tap.input, begin, tap.weight, tap.coefficient))
+    shape = tuple(line.count for line in lines[0])
+    found = sum_views(frames, terms, fields, shape, options)
+    for axis, line in enumerate(lines[0]):
+        found = [slices.blanked(part, axis - len(shape), line, starts[axis]) for part in found]
+    return found
+
+
+def adjoint(
+    outputs: Sequence[Array],
+    lines: Sequence[tuple[Line, ...]],
+    taps: Sequence[Tap],
+    fields: Sequence[Array],
+    starts: Array,
+    options: PallasOptions,
+) -> list[Array]:
+    """As `slices.adjoint`: flipped taps on to frames, then what is beyond the ends folded back."""
+    first = lines[0]
+    n = len(first)
+    before = [line.before + line.lead + line.high for line in first]
+    sizes = tuple(line.before + line.extent + line.after for line in first)
+    after = [
+        max(size - line.before - line.lead + line.low - line.count, 0)
+        for size, line in zip(sizes, first, strict=True)
+    ]
+    masked = list(outputs)
+    for axis, line in enumerate(first):
+        masked = [slices.blanked(part, axis - n, line, starts[axis]) for part in masked]
+    places: dict[tuple[int, int], int] = {}
+    frames: list[Array] = []
+    terms: list[list[Term]] = [[] for _ in lines]
+    for tap in taps:
+        key = tap.output, tap.coefficient
+        if key not in places:
+            part = masked[tap.output]
+            if tap.coefficient >= 0:
+                part = part * slices.conjugate(fields[tap.coefficient])
+            places[key] = len(frames)
+            frames.append(arrays.framed(part, before, after))
+        begin = tuple(line.high - o for line, o in zip(lines[tap.input], tap.offset, strict=True))
+        terms[tap.input].append(Term(places[key], begin, slices.conjugated(tap.weight), -1))
+    if not frames:
+        return slices.adjoint(outputs, lines, taps, fields, starts)
+    totals = sum_views(frames, terms, (), sizes, options)
+    return [slices.folded(total, row, starts) for total, row in zip(totals, lines, strict=True)]
 
 
 def sum_views(

@@ -25,6 +25,7 @@ __all__ = [
     "components",
     "conjugate",
     "conjugated",
+    "folded",
     "forward",
     "framed_input",
     "joined",
@@ -122,7 +123,7 @@ def adjoint(
         if total is None:
             found.append(_zeros(outputs[0], [line.extent for line in row]))
             continue
-        found.append(_folded(total, row, starts))
+        found.append(folded(total, row, starts))
     return found
 
 
@@ -156,7 +157,7 @@ def _filled(frame: Array, axis: int, line: Line, values: Any) -> Array:
     return frame
 
 
-def _folded(total: Array, lines: Sequence[Line], starts: Array) -> Array:
+def folded(total: Array, lines: Sequence[Line], starts: Array) -> Array:
     """The transpose of `framed_input`."""
     n = len(lines)
     for axis in reversed(range(n)):

@@ -19,6 +19,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.relations import fresh_name
 from linops.arrays import Array
+from linops.compiled.pallas import PallasOptions
 from linops.cost import Cost
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator, Operator
@@ -26,7 +27,7 @@ from linops.precision import complex_of, real_of
 from linops.rule import Axis, Rule
 from linops.space import Space
 from linops.stencils import boundary as boundaries
-from linops.stencils import slices
+from linops.stencils import pallas_windows, slices
 from linops.stencils.line import Line
 from linops.stencils.rows import Rows, servable
 from linops.stencils.slices import Tap
@@ -157,6 +158,7 @@ class Stencil(LinearOperator):
         name: str,
         tags: tuple[str, ...] = (),
         sliced: bool = False,
+        pallas: PallasOptions | None = None,
     ) -> None:
         # lines: one row for each input component; starts: of padded blocks, their first plane.
         first = lines[0]
@@ -186,7 +188,8 @@ class Stencil(LinearOperator):
         LinearOperator.__init__(self, domain, codomain, rule, name=name, tags=tags)
         self.coefficients = fields
         self.starts = arrays.snapshot(starts)
-        self._lines, self._taps, self._outputs, self._sliced = lines, taps, outputs, sliced
+        self._lines, self._taps, self._outputs = lines, taps, outputs
+        self._sliced, self._pallas = sliced, pallas
 
     # --- what it does ---------------------------------------------------------------------
 
@@ -195,9 +198,9 @@ class Stencil(LinearOperator):
             return self._rows(False).apply(x, self._outputs is not None)
         d = len(self._lines[0])
         wide = slices.wide(x)
-        parts = slices.forward(
+        parts = self._engine(x).forward(
             slices.components(wide, d, self.domain.ndim > d),
-            self._lines, self._taps, self._fields(wide), self._count, self.starts,
+            self._lines, self._taps, self._fields(wide), self._count, self.starts, *self._told(x),
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, self._outputs is not None), arrays.dtype_of(x))
 
@@ -206,37 +209,63 @@ class Stencil(LinearOperator):
             return self._rows(True).apply(y, self.domain.ndim > len(self._lines[0]))
         d = len(self._lines[0])
         wide = slices.wide(y)
-        parts = slices.adjoint(
+        parts = self._engine(y).adjoint(
             slices.components(wide, d, self._outputs is not None),
-            self._lines, self._taps, self._fields(wide), self.starts,
+            self._lines, self._taps, self._fields(wide), self.starts, *self._told(y),
         )  # fmt: skip
         return arrays.cast(slices.joined(parts, d, self.domain.ndim > d), arrays.dtype_of(y))
 
     @property
     def backend(self) -> str:
-        """What runs on NumPy arrays: `"rows"` (compiled passes) or `"slices"`, with the reason.
-
-        Arrays of other libraries are always served by slices.
+        """What runs: on NumPy arrays `"rows"` (compiled passes) or `"slices"`, with the reason; on
+        JAX arrays `"pallas"` where it was asked for. Other arrays are served by slices.
         """
-        return "rows" if self._compiled is None else f"slices ({self._compiled})"
+        host = "rows" if self._compiled is None else f"slices ({self._compiled})"
+        return host if self._pallas is None else f"pallas on JAX arrays, {host} on NumPy's"
 
-    def with_backend(self, backend: str) -> Stencil:
-        """The same stencil by a named engine: `"rows"`, `"slices"`, or `"auto"`.
+    def with_backend(self, backend: str, **options: Any) -> Stencil:
+        """The same stencil by a named engine.
+
+        Parameters
+        ----------
+        backend
+            `"rows"`, `"slices"`, `"pallas"`, or `"auto"`: rows on NumPy arrays, else slices.
+        **options
+            Of Pallas: `block_shape`, `num_warps`, `num_stages`, `use_triton`, `interpret`, as
+            `linops.compiled.pallas.PallasOptions` documents them. On a CPU kernels of Pallas run
+            with `interpret=True` alone, and never by choice of their own.
 
         Raises
         ------
         ValueError
             For an engine that there is not, or one that cannot serve this stencil, with the reason.
         """
-        if backend not in ("auto", "rows", "slices"):
+        if backend not in ("auto", "rows", "slices", "pallas"):
             raise ValueError(
-                f"{self.name}: the engine is 'auto', 'rows' or 'slices', got {backend!r}"
+                f"{self.name}: the engine is 'auto', 'rows', 'slices' or 'pallas', got {backend!r}"
+            )
+        if options and backend != "pallas":
+            raise ValueError(
+                f"{self.name}: {', '.join(options)} are options of backend='pallas', "
+                f"got {backend!r}"
             )
         if backend == "rows":
             reason = servable(self._lines, self._taps, self.coefficients, self.domain.dtype)
             if reason is not None:
                 raise ValueError(f"{self.name}: the row engine cannot serve it: {reason}")
-        return self._rebuilt(sliced=backend == "slices")
+        told = None
+        if backend == "pallas":
+            told = PallasOptions(**options)
+            reason = pallas_windows.unsupported(len(self._lines[0]), told)
+            if reason is not None:
+                raise ValueError(f"{self.name}: Pallas cannot serve it: {reason}")
+        return self._rebuilt(sliced=backend == "slices", pallas=told)
+
+    def _engine(self, x: Array) -> Any:
+        return slices if self._pallas is None or not arrays.is_jax(x) else pallas_windows
+
+    def _told(self, x: Array) -> tuple[PallasOptions, ...]:
+        return () if self._pallas is None or not arrays.is_jax(x) else (self._pallas,)
 
     @cached_property
     def _compiled(self) -> str | None:
@@ -396,6 +425,7 @@ class Stencil(LinearOperator):
             "name": self.name,
             "tags": tuple(sorted(self._declared_tags)),
             "sliced": self._sliced,
+            "pallas": self._pallas,
         }
         operator = object.__new__(Stencil)
         operator._set_up(**{**parts, **changes})

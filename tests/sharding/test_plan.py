@@ -382,3 +382,12 @@ def test_a_grid_pays_for_what_moves_along_both_axes() -> None:
     rows = plan(A, devices=devices, partition="view")
     grid = plan(A, devices=devices, partition={"view": 4, "row": 1})
     assert grid.seconds == pytest.approx(rows.seconds, rel=0.02)
+
+
+def test_an_axis_by_number_is_that_axis_by_name():
+    A = lo.Gradient(lo.Space((8, 6), axes=("y", "x")))
+    for number, name in ((1, "y"), (-1, "x"), (np.int64(2), "x")):
+        by_number = plan(A, devices=2, partition=number)
+        assert by_number.explain() == plan(A, devices=2, partition=name).explain()
+        parts = plan(A, devices=2, partition={number: 2})
+        assert parts.explain() == plan(A, devices=2, partition={name: 2}).explain()
