@@ -344,7 +344,7 @@ class Projector(LinearOperator):
             (offsets, self.heights), window, (views, *cells), tuple(voxels), twin,
         )  # fmt: skip
 
-    def _rows(self, axis: str, index: np.ndarray) -> Projector | None:
+    def _select_rows(self, axis: str, index: np.ndarray) -> Projector | None:
         # A window of padded views has no order to pick from.
         if axis != "view" or arrays.is_traced(self.window):
             return None
@@ -353,7 +353,7 @@ class Projector(LinearOperator):
         window = np.array(self.window)
         window[:2] = 0, len(index)
         frames, offsets = self._views(index)
-        twin = None if self._twin is None else self._twin._rows(axis, index)
+        twin = None if self._twin is None else self._twin._select_rows(axis, index)
         return _made(
             self._seen, self.grid, self._choice, self.precision, frames,
             (offsets, self.heights), window, (len(index), *self.codomain.shape[1:]),

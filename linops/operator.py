@@ -199,7 +199,7 @@ class LinearOperator(Operator):
         """The columns at a cost in proportion to them; None where there is no such way."""
         return None
 
-    def _rows(self, axis: str, index: np.ndarray) -> LinearOperator | None:
+    def _select_rows(self, axis: str, index: np.ndarray) -> LinearOperator | None:
         """The rows at a cost in proportion to them; None: blocks of adjacent planes, joined."""
         return None
 

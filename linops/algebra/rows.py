@@ -37,7 +37,7 @@ def rows(operator: LinearOperator, index: Sequence[int], axis: str | int = 0) ->
             f"{operator.name}.rows: axis {name!r} has planes 0 to {extent - 1}, got "
             f"{int(planes.min())} to {int(planes.max())}"
         )
-    own = operator._rows(name, planes)
+    own = operator._select_rows(name, planes)
     if own is not None:
         return own
     starts = np.flatnonzero(np.diff(planes, prepend=planes[:1] - 2) != 1)

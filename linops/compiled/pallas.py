@@ -58,7 +58,7 @@ def normalize_block_shape(
     if not 1 <= ndim <= 3:
         raise ValueError(f"block_shape: blocks have 1 to 3 axes, the grid has {ndim}")
     entries: list[Any]
-    if block_shape is None or (not isinstance(block_shape, int) and len(block_shape) == 0):
+    if block_shape is None or (isinstance(block_shape, (str, tuple, list)) and not block_shape):
         entries = list(_DEFAULT_BLOCKS[ndim])
     elif isinstance(block_shape, str):
         entries = [part for part in block_shape.split(",") if part.strip()]

@@ -57,11 +57,11 @@ def test_forward_and_adjoint_are_those_of_slices(stencil, block):
 def test_blocks_of_a_plan_run_them_too():
     from sharding import plan
 
-    L = Laplacian(lo.Space((9, 8)), order=4, boundary="odd")
+    L = Laplacian(lo.Space((5, 4)), order=2, boundary="odd")
     B = plan(
-        L.with_backend("pallas", interpret=True), devices=3, executor="shard_map", partition=0
+        L.with_backend("pallas", interpret=True), devices=2, executor="shard_map", partition=0
     ).lower()
-    x = rng.standard_normal((9, 8)).astype("f4")
+    x = rng.standard_normal((5, 4)).astype("f4")
     assert np.abs(np.asarray(B @ jnp.asarray(x)) - L @ x).max() < 1e-5
 
 
@@ -112,7 +112,7 @@ def test_a_named_engine_that_cannot_serve_says_why(monkeypatch):
         L.with_backend("pallas")
     with pytest.raises(ValueError, match="options of backend='pallas'"):
         L.with_backend("rows", interpret=True)
-    with pytest.raises(ValueError, match="4 "):
+    with pytest.raises(ValueError, match="has 4"):
         Laplacian(lo.Space((3, 3, 3, 3))).with_backend("pallas", interpret=True)
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas", None)
     with pytest.raises(ValueError, match="cannot be imported"):
