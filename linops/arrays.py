@@ -63,6 +63,7 @@ __all__ = [
     "cast",
     "combine",
     "compiled",
+    "conj",
     "constant",
     "convert",
     "copy",
@@ -78,8 +79,10 @@ __all__ = [
     "is_first_process",
     "is_jax",
     "is_masked",
+    "is_nonnegative",
     "is_numpy",
     "is_readable",
+    "is_real",
     "is_torch",
     "is_traced",
     "item",
@@ -93,6 +96,7 @@ __all__ = [
     "ones",
     "owned",
     "put_last",
+    "real",
     "requires_gradient",
     "resident",
     "row_major",
@@ -140,6 +144,32 @@ def stacked(parts: Sequence[np.ndarray], like: Array) -> Array:
             place.mesh, jax.sharding.PartitionSpec(None, *place.spec)
         )
     return jax.device_put(whole, place)
+
+
+def conj(x: Array) -> Array:
+    """The complex conjugate; real arrays as they are."""
+    return namespace(x).conj(x) if dtype_of(x).kind == "c" else x
+
+
+def real(x: Array) -> Array:
+    """The real part; real arrays as they are."""
+    return namespace(x).real(x) if dtype_of(x).kind == "c" else x
+
+
+def is_real(x: Array) -> bool:
+    """Whether `x` is real, or complex with no imaginary part that will not change."""
+    if dtype_of(x).kind != "c":
+        return True
+    if trainable(x) or not is_readable(x):
+        return False
+    return not bool(namespace(x).any(namespace(x).imag(x) != 0))
+
+
+def is_nonnegative(x: Array) -> bool:
+    """Whether `x` is real, no entry of it negative, and nothing will change that."""
+    if is_traced(x) or trainable(x) or not is_real(x):
+        return False
+    return bool(namespace(x).all(real(x) >= 0))
 
 
 def narrow(x: Array, axis: int, start: int, stop: int) -> Array:

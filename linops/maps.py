@@ -6,21 +6,23 @@ Immutability, rules, blocks, arithmetic and derivatives are declared here; what 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from linops import arguments, calling, tracing
+from linops import arguments, arrays, calling, tracing
+from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.precision import Precision
+from linops.precision import Precision, complex_of, real_of
 from linops.rule import Rule
 from linops.space import AnySpace
 
@@ -67,6 +69,12 @@ class Operator(ABC):
     __array_priority__ = 1e6
     batched: bool = False
     """Whether `_apply` takes leading batch axes itself; else it sees one element at a time."""
+
+    blockwise: bool = False
+    """Whether its functions serve any extent of the axes that its rule splits, its arrays cut along
+    the axes that the rule gives them: blocks then follow from rule and fields. Along an axis with a
+    halo the functions see their own planes and the halo beside them, cut off where the array ends.
+    """
 
     _exact: ClassVar[bool] = False
     # Of library leaves: the hooks return the declared shape and dtype, batches included.
@@ -289,7 +297,11 @@ class Operator(ABC):
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         """A better block than "extend by zeros, apply, crop"; None where there is none."""
-        return None
+        if not self.blockwise:
+            return None
+        from linops.algebra.blockwise import block_by_rule
+
+        return block_by_rule(self, axis, start, stop, padded)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         """Planes of the input that planes `start` to `stop` of an aligned axis need, uncut."""
@@ -335,7 +347,36 @@ class Operator(ABC):
         )
 
     def _cost(self) -> Cost:
-        return Cost.streaming(self.domain, self.codomain)
+        """Input, result and its own arrays, each met once."""
+        streaming = Cost.streaming(self.domain, self.codomain)
+        held = self._data_and_static()[0].values()
+        own = [part for value in held for part in (value if type(value) is tuple else (value,))]
+        size = sum(
+            float(np.prod(part.shape)) * arrays.dtype_of(part).itemsize
+            for part in own
+            if arrays.is_array(part)
+        )
+        return dataclasses.replace(streaming, read=streaming.read + size)
+
+    def _beside(self, name: str, like: Array) -> Array:
+        """One of its arrays in the namespace, and on the device, of `like`."""
+        array = self.__dict__[name]
+        if type(array) is np.ndarray and type(like) is np.ndarray:
+            return array
+        dtype = None
+        if arrays.trainable(array):
+            space = self.domain
+            dtype = arrays.dtype_of(array)
+            if dtype.kind in "fc":
+                dtype = (complex_of if dtype.kind == "c" else real_of)(space.dtype)
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        return arrays.resident(cache, name, array, like, dtype)
+
+    def _admit_field(self, name: str, value: Any) -> Any:
+        """What `replace` puts in the place of a field."""
+        from linops.algebra.replacing import fitting
+
+        return fitting(f"{self.name}.{name}", self.__dict__[name], value)
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
@@ -359,8 +400,62 @@ class Operator(ABC):
 
     # --- immutability, pickling, display -------------------------------------------------
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values in some of its fields; everything else is shared.
+
+        Parameters
+        ----------
+        changes
+            By the names of attributes: arrays (of the shape that they have now, real or complex as
+            now), operators between the same spaces, numbers; of a class of your own any attribute
+            that `__init__` sets.
+
+        Raises
+        ------
+        TypeError
+            For another name, listing the fields; spaces and what follows from them are not
+            replaced: build a new operator.
+        ShapeError, DTypeError
+            Where a value does not fit in the place of the old one.
+        """
+        from linops.algebra.replacing import admitted_fields
+
+        return self._with(**admitted_fields(self, changes))
+
+    def _with(self, **changes: Any) -> Self:
+        """A copy with other attributes, as they are; `rule` and `tags` stand for those declared."""
+        if "rule" in changes:
+            changes["_declared_rule"] = changes.pop("rule")
+        if "tags" in changes:
+            changes["_declared_tags"] = frozenset(changes.pop("tags"))
+        return self._of({**self.__getstate__(), **changes})
+
+    @classmethod
+    def _made(
+        cls,
+        domain: AnySpace,
+        codomain: AnySpace,
+        rule: Rule,
+        tags: Iterable[str] = (),
+        **fields: Any,
+    ) -> Self:
+        """The operator of parts that are known to fit, past `__init__`."""
+        operator = object.__new__(cls)
+        Operator.__init__(operator, domain, codomain, rule, tags=tags)
+        operator.__dict__.update(fields)
+        _note_sources(operator)
+        return operator
+
+    @classmethod
+    def _of(cls, state: Mapping[str, Any]) -> Self:
+        """The operator of these attributes, past `__init__`."""
+        operator = object.__new__(cls)
+        operator.__dict__.update(state)
+        _note_sources(operator)
+        return operator
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.__dict__.get("_frozen"):
+        if not self.__dict__.get("_open"):
             raise AttributeError(
                 f"{self.name} is immutable: cannot set {name!r}; build a new operator"
             )
@@ -374,7 +469,7 @@ class Operator(ABC):
         return {
             key: value
             for key, value in self.__dict__.items()
-            if key not in cached and not key.startswith("_cache")
+            if key not in cached and not key.startswith(("_cache", "_open"))
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -417,9 +512,12 @@ def _freezing(init: Callable[..., None]) -> Callable[..., None]:
         if "torch" in sys.modules and tracing.compiling():
             tracing.outside(wrapped, self, *args, **kwargs)
             return
+        outermost = type(self).__init__ is wrapped
+        if outermost:
+            self.__dict__["_open"] = True  # attributes may be set
         init(self, *args, **kwargs)
-        if type(self).__init__ is wrapped:
-            self.__dict__["_frozen"] = True
+        if outermost:
+            del self.__dict__["_open"]
             _note_sources(self)
             # Classes of the library hold what JAX takes; every operator of a user's is looked at.
             if "jax" in sys.modules and not (self._exact and type(self) in _shown):

@@ -56,6 +56,9 @@ class LinearOperator(Operator):
     """
 
     linear: ClassVar[bool] = True
+    _serves_complex: ClassVar[bool] = False
+    # Whether the hooks serve complex spaces as they do real ones, and conjugate entries are those
+    # of conjugate arrays: conjugates and complex extensions then follow from the fields.
 
     @abstractmethod
     def _apply_adjoint(self, y: Any) -> Any:
@@ -228,14 +231,27 @@ class LinearOperator(Operator):
         # Where a class derives no tags, those declared are all that can say it.
         derives = type(self)._derive_tags is not LinearOperator._derive_tags
         tags = self.tags if derives else self._declared_tags
-        return self if "self_adjoint" in tags else _adjoints().Adjoint(self)
+        if "self_adjoint" in tags:
+            return self
+        if self._serves_complex and "diagonal" in tags and self.domain.is_complex:
+            return self.conj()
+        return _adjoints().Adjoint(self)  # type: ignore[no-any-return]
 
     def _make_conjugate(self) -> LinearOperator:
-        return _adjoints().Conjugate(self)  # type: ignore[no-any-return]
+        if not self._serves_complex:
+            return _adjoints().Conjugate(self)  # type: ignore[no-any-return]
+        held = self._data_and_static()[0]
+        own = {name: array for name, array in held.items() if arrays.is_array(array)}
+        moved = {name: arrays.conj(x) for name, x in own.items() if arrays.dtype_of(x).kind == "c"}
+        conjugate: LinearOperator = self._with(**moved) if moved else self
+        return conjugate
 
     def _complexified(self) -> LinearOperator | None:
         """The same operator on complex spaces, where the hooks serve both."""
-        return None
+        if not self._serves_complex or "real_linear" in self.tags:
+            return None
+        spaces = self.domain.complexified(), self.codomain.complexified()
+        return self._with(domain=spaces[0], codomain=spaces[1])
 
     def _derive_tags(self) -> frozenset[str]:
         mixed = self.domain.is_complex != self.codomain.is_complex

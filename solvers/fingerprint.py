@@ -136,7 +136,7 @@ def _parts(value: Any) -> dict[str, Any]:
         name: part
         for name, part in held.items()
         if not str(name).startswith("_cache")
-        and name not in ("_residents", "_frozen", "__weakref__")
+        and name not in ("_residents", "__weakref__")
         and not isinstance(getattr(kind, str(name), None), functools.cached_property)
         and not type(part).__name__.endswith(("lock", "Lock"))
     }

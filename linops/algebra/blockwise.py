@@ -7,9 +7,12 @@ met there and nowhere else. Blocks of other operators are in `linops/algebra/blo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from linops import arrays
+from linops.algebra.blocks import chained
 from linops.algebra.relations import positions
+from linops.arrays import Array
 from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
@@ -17,9 +20,64 @@ from linops.operator import Operator
 from linops.rule import Relation
 from linops.space import AnySpace
 
-__all__ = ["block_of_any_extent"]
+__all__ = ["block_by_rule", "block_of_any_extent"]
 
 Make = Callable[[AnySpace, AnySpace], Operator]
+
+
+def block_by_rule(
+    operator: Operator, axis: str, start: int, stop: int, padded: bool
+) -> Operator | None:
+    """The block that rule and fields give, of an operator that is `blockwise`.
+
+    Without halo its functions see their own planes of spaces and arrays alone; padded blocks are
+    masked where they make planes, or else where they read them. None along an axis with a halo
+    where arrays of its own are cut along it, or where it changes its extent.
+    """
+    rule = operator.rule
+    ins, outs = positions(rule.domain, axis), positions(rule.codomain, axis)
+    cut = dict(_cut_arrays(operator, axis))
+    if rule.halo(axis):
+        if cut:
+            return None
+
+        def make(domain: AnySpace, codomain: AnySpace) -> Operator:
+            return operator._with(domain=domain, codomain=codomain)
+
+        return block_of_any_extent(operator, make, axis, start, stop, padded)
+    held = operator._data_and_static()[0]
+    inner = operator._with(
+        domain=resized(operator.domain, ins, stop - start),
+        codomain=resized(operator.codomain, outs, stop - start),
+        **{name: cut_planes(held[name], number, start, stop) for name, number in cut.items()},
+    )
+    if not padded:
+        return inner
+    members, spaces = (rule.codomain, inner.codomain) if outs else (rule.domain, inner.domain)
+    m, p = (outs or ins)[0]
+    n = (operator.codomain if outs else operator.domain).members[m].shape[p]
+    mask = PlaneMask(spaces, outs or ins, -start, n - start, members)
+    return chained([mask, inner] if outs else [inner, mask])
+
+
+def cut_planes(table: Array, axis: int, start: int, stop: int) -> Array:
+    """Planes `start` to `stop` of an array along a negative axis, zeros outside of it."""
+    n = table.shape[axis]
+    lo = min(max(start, 0), n)
+    hi = max(min(stop, n), lo)
+    before = min(max(lo - start, 0), stop - start)
+    part = arrays.narrow(table, axis, lo, hi)
+    return arrays.widen(part, axis, before, stop - start - before - (hi - lo))
+
+
+def _cut_arrays(operator: Operator, axis: str) -> Iterator[tuple[str, int]]:
+    """The operator's own arrays that have the axis, each with its (negative) number there."""
+    held = operator._data_and_static()[0]
+    own = [name for name, value in held.items() if arrays.is_array(value)]
+    for name, member in zip(own, operator.rule.arrays, strict=False):
+        for number, one in enumerate(member):
+            if one.name == axis:
+                yield name, number - len(member)
 
 
 def block_of_any_extent(
@@ -36,8 +94,6 @@ def block_of_any_extent(
     axis, start, stop, padded
         As for `Operator.block`, the axis by its name in the rule.
     """
-    from linops.algebra.blocks import chained
-
     rule = operator.rule
     if rule.relation(axis) is not Relation.ALIGNED:
         return None

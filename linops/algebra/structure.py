@@ -18,7 +18,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.maps import Operator, _cached_names, _note_sources
+from linops.maps import Operator, _cached_names
 
 __all__ = [
     "Skeleton",
@@ -35,7 +35,7 @@ __all__ = [
 Unpack = Callable[[Array, np.dtype], Array]
 Branch = Callable[["Skeleton", Iterator[Array]], Any]
 
-_UNSEEN = ("name", "_frozen", "_children")
+_UNSEEN = ("name", "_open", "_children")
 
 
 def flatten(operator: Operator) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
@@ -90,13 +90,9 @@ def rebuilt(
     name: str,
 ) -> Any:
     """An operator from its attributes, past `__init__`: `data` may hold anything."""
-    operator = object.__new__(cls)
-    for key, value in static:
-        operator.__dict__[key] = value.array if isinstance(value, _Held) else value
+    state = {key: value.array if isinstance(value, _Held) else value for key, value in static}
     # What is put in the place of an array stays a child, whatever it is.
-    operator.__dict__.update(data, name=name, _frozen=True, _children=frozenset(data))
-    _note_sources(operator)
-    return operator
+    return cls._of({**state, **data, "name": name, "_children": frozenset(data)})
 
 
 def within(operator: Operator, memory: float) -> Operator:

@@ -69,6 +69,7 @@ class Convolve(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -104,50 +105,27 @@ class Convolve(LinearOperator):
         ends = np.array([[0, space.shape[i]] for i in numbers], np.int32).reshape(-1, 2)
         lead = (0,) * len(numbers)
         planes = tuple(space.shape[i] for i in numbers)
-        self._set_up(
-            space, kernel, numbers, origins, (_RING if periodic else _ZERO,) * len(numbers),
-            method == "fft", planes, lead, (False,) * len(numbers), ends,
-        )  # fmt: skip
-
-    def _set_up(
-        self,
-        domain: Space,
-        kernel: Array,
-        numbers: tuple[int, ...],
-        origins: tuple[int, ...],
-        edges: tuple[str, ...],
-        fft: bool,
-        planes: tuple[int, ...],
-        lead: tuple[int, ...],
-        padded: tuple[bool, ...],
-        ends: np.ndarray,
-    ) -> None:
+        edges = (_RING if periodic else _ZERO,) * len(numbers)
+        super().__init__(space, *_made_spaces(space, kernel, numbers, origins, edges, planes))
         # Along the convolved axes: planes of the output; lead, input planes before the first of
         # them; edges, what is beyond the input; ends, the real range of output planes.
-        names = domain.axes or tuple(numbered(domain.ndim))
-        shape = list(domain.shape)
-        left = [Axis(name) for name in names]
-        for k, i in enumerate(numbers):
-            shape[i] = planes[k]
-            reach = max(origins[k], int(kernel.shape[k]) - 1 - origins[k])
-            left[i] = Axis(names[i], reach, edges[k] == _RING and reach > 0)
-        is_complex = domain.is_complex or arrays.dtype_of(kernel).kind == "c"
-        dtype = complex_of(domain.dtype) if is_complex else domain.dtype
-        codomain = Space(tuple(shape), dtype, domain.axes, domain.spacing)
-        rule = Rule((tuple(left),), (tuple(map(Axis, names)),))
-        LinearOperator.__init__(self, domain, codomain, rule)
-        self.kernel, self.ends = arrays.snapshot(kernel), arrays.snapshot(ends)
-        self._numbers, self._origins, self._edges, self._fft = numbers, origins, edges, fft
-        self._planes, self._lead, self._padded = planes, lead, padded
+        self.kernel, self.ends = kernel, ends
+        self._numbers, self._origins, self._edges, self._fft = (
+            numbers,
+            origins,
+            edges,
+            method == "fft",
+        )
+        self._planes, self._lead, self._padded = planes, lead, (False,) * len(numbers)
 
     def _apply(self, x: Array) -> Array:
         x = self._masked(x, inputs=True)
-        y = self._sum(x, self._kernel(x), "forward")
+        y = self._sum(x, self._beside("kernel", x), "forward")
         return self._masked(y, inputs=False)
 
     def _apply_adjoint(self, y: Array) -> Array:
         y = self._masked(y, inputs=False)
-        kernel = self._kernel(y)
+        kernel = self._beside("kernel", y)
         xp = arrays.namespace(kernel)
         flipped = xp.flip(kernel, axis=tuple(range(kernel.ndim)))
         if arrays.dtype_of(kernel).kind == "c":
@@ -167,19 +145,7 @@ class Convolve(LinearOperator):
         if arrays.dtype_of(kernel).kind == "c":
             kernel = xp.conj(kernel)
         origins = tuple(m - 1 - o for m, o in zip(kernel.shape, self._origins, strict=True))
-        return self._rebuilt(kernel=kernel, origins=origins)
-
-    def _make_conjugate(self) -> LinearOperator:
-        if not self.domain.is_complex:
-            return super()._make_conjugate()
-        if arrays.dtype_of(self.kernel).kind != "c":
-            return self
-        return self._rebuilt(kernel=arrays.namespace(self.kernel).conj(self.kernel))
-
-    def _complexified(self) -> LinearOperator | None:
-        if "real_linear" in self.tags:
-            return None
-        return self._rebuilt(domain=self.domain.complexified())
+        return self._changed(self.domain, kernel=kernel, _origins=origins)
 
     def _derive_tags(self) -> frozenset[str]:
         tags = set(super()._derive_tags())
@@ -206,7 +172,7 @@ class Convolve(LinearOperator):
     def _gram_diagonal(self, weights: Array | None) -> Array:
         dtype = real_of(self.domain.dtype)
         square = arrays.cast(abs(self.kernel) ** 2, dtype)
-        squared = self._rebuilt(kernel=square, domain=self.domain.with_dtype(dtype))
+        squared = self._changed(self.domain.with_dtype(dtype), kernel=square)
         w = arrays.ones(self.codomain.shape, dtype, self.kernel) if weights is None else weights
         return squared._apply_adjoint(w)
 
@@ -222,7 +188,7 @@ class Convolve(LinearOperator):
         if k is None:
             i = [a.name for a in self.rule.domain[0]].index(axis)
             n, shape[i] = shape[i], stop - start
-            block = self._rebuilt(domain=_reshaped(domain, shape))
+            block = self._changed(_reshaped(domain, shape))
             if not padded:
                 return block
             from linops.algebra.product import Product
@@ -238,12 +204,12 @@ class Convolve(LinearOperator):
             lo, hi = max(lo, 0), max(min(hi, n), max(lo, 0))
         shape[i] = hi - lo
         ends = with_row(self.ends, k, np.array([-start, n - start], np.int32))
-        return self._rebuilt(
-            domain=_reshaped(domain, shape),
-            planes=_with(self._planes, k, stop - start),
-            lead=_with(self._lead, k, start - lo),
-            padded=_with(self._padded, k, padded),
-            edges=_with(self._edges, k, _ARC if ring else _ZERO),
+        return self._changed(
+            _reshaped(domain, shape),
+            _planes=_with(self._planes, k, stop - start),
+            _lead=_with(self._lead, k, start - lo),
+            _padded=_with(self._padded, k, padded),
+            _edges=_with(self._edges, k, _ARC if ring else _ZERO),
             ends=ends,
         )
 
@@ -276,33 +242,16 @@ class Convolve(LinearOperator):
         several = 6.0 if self.codomain.dtype in ("float32", "complex64") else 3.0
         return (0.0 if ring else extent) + (several + 1.0) * spectrum - made
 
-    def _rebuilt(self, **changes: Any) -> Convolve:
-        parts = {
-            "domain": self.domain,
-            "kernel": self.kernel,
-            "numbers": self._numbers,
-            "origins": self._origins,
-            "edges": self._edges,
-            "fft": self._fft,
-            "planes": self._planes,
-            "lead": self._lead,
-            "padded": self._padded,
-            "ends": self.ends,
-        }
-        operator = object.__new__(Convolve)
-        operator._set_up(**{**parts, **changes})
-        operator.__dict__["_frozen"] = True
-        return operator
+    def _changed(self, domain: Space, **changes: Any) -> Convolve:
+        """The same sum with other parts, and the spaces and the rule that follow."""
+        parts = {name: self.__dict__[name] for name in ("kernel", "_origins", "_edges", "_planes")}
+        kernel, origins, edges, planes = (changes.get(name, parts[name]) for name in parts)
+        codomain, rule = _made_spaces(domain, kernel, self._numbers, origins, edges, planes)
+        return self._with(domain=domain, codomain=codomain, rule=rule, **changes)
 
     def _position(self, axis: str) -> int | None:
         i = [a.name for a in self.rule.domain[0]].index(axis)
         return self._numbers.index(i) if i in self._numbers else None
-
-    def _kernel(self, like: Array) -> Array:
-        cache = self.__dict__.setdefault("_cache_resident", {})
-        is_complex = arrays.dtype_of(self.kernel).kind == "c"
-        dtype = complex_of(self.domain.dtype) if is_complex else real_of(self.domain.dtype)
-        return arrays.resident(cache, "kernel", self.kernel, like, dtype)
 
     def _masked(self, x: Array, inputs: bool) -> Array:
         """Zero, whatever stands there, in planes of a padded block that are outside the array."""
@@ -349,6 +298,28 @@ class Convolve(LinearOperator):
         host = type(self.kernel) is np.ndarray and type(x) is np.ndarray
         cache = self.__dict__.setdefault("_cache_spectra", {}) if host else {}
         return spectral_sum(x, kernel, lines, cache.setdefault(direction, {}))
+
+
+def _made_spaces(
+    domain: Space,
+    kernel: Array,
+    numbers: tuple[int, ...],
+    origins: tuple[int, ...],
+    edges: tuple[str, ...],
+    planes: tuple[int, ...],
+) -> tuple[Space, Rule]:
+    """The codomain and the rule that follow from the parts of a convolution."""
+    names = domain.axes or tuple(numbered(domain.ndim))
+    shape = list(domain.shape)
+    left = [Axis(name) for name in names]
+    for k, i in enumerate(numbers):
+        shape[i] = planes[k]
+        reach = max(origins[k], int(kernel.shape[k]) - 1 - origins[k])
+        left[i] = Axis(names[i], reach, edges[k] == _RING and reach > 0)
+    is_complex = domain.is_complex or arrays.dtype_of(kernel).kind == "c"
+    dtype = complex_of(domain.dtype) if is_complex else domain.dtype
+    codomain = Space(tuple(shape), dtype, domain.axes, domain.spacing)
+    return codomain, Rule((tuple(left),), (tuple(map(Axis, names)),))
 
 
 def _checked(kernel: Any, space: Space) -> Array:

@@ -18,8 +18,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_numbers, numbered, resized_one
+from linops.elementary.planes import axis_numbers, numbered
 from linops.errors import DTypeError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import complex_of
@@ -72,6 +71,7 @@ class FFT(LinearOperator):
     """
 
     batched = True
+    blockwise = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -98,9 +98,6 @@ class FFT(LinearOperator):
         axes = tuple(range(space.ndim)) if axes is None else axes
         numbers = axis_numbers(space, axes, "FFT")
         half = not space.is_complex and real != "full" and bool(numbers)
-        self._set_up(space, numbers, norm, half)
-
-    def _set_up(self, space: Space, numbers: tuple[int, ...], norm: str, half: bool) -> None:
         left = space.axes or tuple(numbered(space.ndim))
         right = [f"k{name}" if i in numbers else name for i, name in enumerate(left)]
         shape = list(space.shape)
@@ -114,7 +111,7 @@ class FFT(LinearOperator):
             (tuple(Axis(name, splits=i not in numbers) for i, name in enumerate(right)),),
         )
         unitary = norm == "ortho" and space.is_complex
-        LinearOperator.__init__(self, space, codomain, rule, tags=("unitary",) if unitary else ())
+        super().__init__(space, codomain, rule, tags=("unitary",) if unitary else ())
         self._numbers, self._norm, self._half = numbers, norm, half
 
     def _apply(self, x: Array) -> Array:
@@ -157,20 +154,6 @@ class FFT(LinearOperator):
             total = xp.sum(total, axis=axis, keepdims=True)
         factor = scale[self._norm]
         return total * factor + arrays.zeros(self.domain.shape, arrays.dtype_of(total), total)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        position = [a.name for a in self.rule.domain[0]].index(axis)
-        space = resized_one(self.domain, position, stop - start)
-        block = object.__new__(FFT)
-        block._set_up(space, self._numbers, self._norm, self._half)
-        block.__dict__["_frozen"] = True
-        if not padded:
-            return block
-        from linops.algebra.product import Product
-
-        n = self.domain.shape[position]
-        mask = PlaneMask(space, [(0, position)], -start, n - start)
-        return Product([block, mask])
 
     def _cost(self) -> Cost:
         # 5 n log2 n for a complex transform of n points, half of it for a real one.

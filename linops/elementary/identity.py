@@ -8,7 +8,6 @@ from linops import arrays
 from linops.arrays import Array
 from linops.calling import batch_shape
 from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import cuts_named, names_beside, resized, window_rule
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
@@ -28,6 +27,8 @@ class Identity(LinearOperator):
     """
 
     batched = True
+    blockwise = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     _aliases = True
 
@@ -45,25 +46,11 @@ class Identity(LinearOperator):
     def _apply_adjoint(self, y: Any) -> Any:
         return y
 
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return Identity(self.domain.complexified())
-
     def _diagonal(self) -> Array:
         return self.domain.ones()
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.ones() if weights is None else weights
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        cuts = cuts_named(self.rule, axis)
-        m, p = cuts[0]
-        space = resized(self.domain, cuts, stop - start)
-        if padded:
-            return PlaneMask(space, cuts, -start, self.domain.members[m].shape[p] - start)
-        return Identity(space)
 
     def _cost(self) -> Cost:
         return Cost()
@@ -81,6 +68,7 @@ class Zero(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -103,12 +91,6 @@ class Zero(LinearOperator):
         if "self_adjoint" in self.tags:
             return self
         return Zero(self.codomain, self.domain, rule=self.rule.adjoint())
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return Zero(self.domain.complexified(), self.codomain.complexified(), rule=self.rule)
 
     def _diagonal(self) -> Array | None:
         return self.domain.zeros() if self.domain.shape == self.codomain.shape else None
@@ -144,6 +126,8 @@ class Cast(LinearOperator):
     """
 
     batched = True
+    blockwise = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, domain: AnySpace, codomain: Any) -> None:
@@ -169,20 +153,6 @@ class Cast(LinearOperator):
 
     def _make_adjoint(self) -> LinearOperator:
         return Cast(self.codomain, self.domain)
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return Cast(self.domain.complexified(), self.codomain.complexified())
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        if padded:
-            return None
-        cuts = cuts_named(self.rule, axis)
-        return Cast(
-            resized(self.domain, cuts, stop - start), resized(self.codomain, cuts, stop - start)
-        )
 
 
 def _zero_rule(domain: AnySpace, codomain: AnySpace) -> Rule:

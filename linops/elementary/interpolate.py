@@ -72,6 +72,7 @@ class Interpolate(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -130,31 +131,15 @@ class Interpolate(LinearOperator):
             if space.spacing is None or points is not None
             else tuple(space.spacing[i] for i in (*others, *numbers)),
         )
-        moves = points is None
-        self._set_up(space, codomain, rule, numbers, coordinates, ranges, given=kept, moves=moves)
-
-    def _set_up(
-        self,
-        domain: Space,
-        codomain: Space,
-        rule: Rule,
-        numbers: tuple[int, ...],
-        points: tuple[Array, ...],
-        ranges: np.ndarray,
-        lead: tuple[int, ...] = (),
-        given: Array | None = None,
-        moves: bool = False,
-    ) -> None:
+        super().__init__(space, codomain, rule, tags=("nonnegative",))
         # ranges: of every axis, the plane of the grid that is plane 0 of the input, and the range
         # of input planes that are on the grid. given: points, or a displacement that moves, which
         # are trained: they are what the operator holds, and `points` is empty.
-        LinearOperator.__init__(self, domain, codomain, rule, tags=("nonnegative",))
-        self.points = tuple(map(arrays.snapshot, points))
-        self.given, self._moves = given, moves
-        self.ranges = arrays.snapshot(ranges)
+        self.points, self.ranges = tuple(map(arrays.snapshot, coordinates)), ranges
+        self.given, self._moves = kept, points is None
         self._numbers = numbers
         # Input planes before the one that stands at output plane 0, along aligned axes.
-        self._lead = lead or (0,) * len(numbers)
+        self._lead = (0,) * len(numbers)
 
     def _apply(self, x: Array) -> Array:
         xp = arrays.namespace(x)
@@ -169,12 +154,6 @@ class Interpolate(LinearOperator):
 
     def _apply_adjoint(self, y: Array) -> Array:
         return self._spread(y, 1)
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return self._rebuilt(self.domain.complexified(), self.codomain.complexified())
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         w = weights
@@ -199,7 +178,7 @@ class Interpolate(LinearOperator):
             n = self.codomain.shape[j]
             points = self._points_of(j, start, stop)
             codomain = resized_one(self.codomain, j, stop - start)
-            block = self._rebuilt(self.domain, codomain, points)
+            block = self._with(codomain=codomain, points=points, given=None)
             if not padded:
                 return block
             mask = PlaneMask(codomain, [(0, j)], -start, n - start, self.rule.codomain)
@@ -211,7 +190,8 @@ class Interpolate(LinearOperator):
         domain = resized_one(self.domain, i, stop - start)
         if axis in right:
             j = right.index(axis)
-            block = self._rebuilt(domain, resized_one(self.codomain, j, stop - start))
+            codomain = resized_one(self.codomain, j, stop - start)
+            block = self._with(domain=domain, codomain=codomain)
             if not padded:
                 return block
             mask = PlaneMask(domain, [(0, i)], -start, n - start, self.rule.domain)
@@ -221,7 +201,7 @@ class Interpolate(LinearOperator):
         row = self.ranges[k, ...]
         bounds = xp.clip(row[1:] - start, 0, stop - start)
         row = xp.concat([row[:1] + start, bounds])
-        return self._rebuilt(domain, ranges=with_row(self.ranges, k, row))
+        return self._with(domain=domain, ranges=with_row(self.ranges, k, row))
 
     def _aligned_block(
         self, i: int, j: int, start: int, stop: int, padded: bool
@@ -238,12 +218,13 @@ class Interpolate(LinearOperator):
             lo, hi = max(lo, 0), max(min(hi, n), max(lo, 0))
         row = np.array([lo, *np.clip((-lo, n - lo), 0, hi - lo)], np.int32)
         codomain = resized_one(self.codomain, j, stop - start)
-        block = self._rebuilt(
-            resized_one(self.domain, i, hi - lo),
-            codomain,
-            self._points_of(j, start, stop),
-            with_row(self.ranges, k, row),
-            (*self._lead[:k], start - lo, *self._lead[k + 1 :]),
+        block = self._with(
+            domain=resized_one(self.domain, i, hi - lo),
+            codomain=codomain,
+            points=self._points_of(j, start, stop),
+            given=None,
+            ranges=with_row(self.ranges, k, row),
+            _lead=(*self._lead[:k], start - lo, *self._lead[k + 1 :]),
         )
         if not padded:
             return block
@@ -280,29 +261,6 @@ class Interpolate(LinearOperator):
         forward = 3 * written + points
         back = 2 * read + 3 * written + 5 * points
         return kept + max(made, forward), kept + max(made, back)
-
-    def _rebuilt(
-        self,
-        domain: Space,
-        codomain: Space | None = None,
-        points: tuple[Array, ...] | None = None,
-        ranges: np.ndarray | None = None,
-        lead: tuple[int, ...] | None = None,
-    ) -> Interpolate:
-        operator = object.__new__(Interpolate)
-        operator._set_up(
-            domain,
-            self.codomain if codomain is None else codomain,
-            self.rule,
-            self._numbers,
-            self.points if points is None else points,
-            self.ranges if ranges is None else ranges,
-            self._lead if lead is None else lead,
-            self.given if points is None else None,
-            self._moves,
-        )
-        operator.__dict__["_frozen"] = True
-        return operator
 
     def _flat(self, x: Array) -> tuple[Array, tuple[int, ...]]:
         """`x` with the interpolated axes last and as one, and its batch axes."""

@@ -31,6 +31,7 @@ class PlaneWindow(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -58,16 +59,6 @@ class PlaneWindow(LinearOperator):
         spaces = self.codomain, self.domain
         members = self.rule.domain
         return PlaneWindow(*spaces, self._positions, -self.offset, self._wrap, members)
-
-    def _complexified(self) -> LinearOperator:
-        return PlaneWindow(
-            self.domain.complexified(),
-            self.codomain.complexified(),
-            self._positions,
-            self.offset,
-            self._wrap,
-            self.rule.domain,
-        )
 
     def _move(self, x: Any, target: AnySpace) -> Any:
         def move(part: Array, number: int, member: Space) -> Array:
@@ -171,6 +162,7 @@ class PlaneMask(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -204,10 +196,6 @@ class PlaneMask(LinearOperator):
         if padded or any(cut in self._positions for cut in cuts):
             return None
         space = resized(self.domain, cuts, stop - start)
-        return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
-
-    def _complexified(self) -> LinearOperator:
-        space = self.domain.complexified()
         return PlaneMask(space, self._positions, self.begin, self.end, self.rule.domain)
 
 

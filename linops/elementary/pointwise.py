@@ -9,8 +9,7 @@ from linops import arrays, numeric
 from linops.arguments import checked
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import cuts_named, resized, window_rule
+from linops.elementary.planes import window_rule
 from linops.errors import ShapeError
 from linops.maps import Operator
 from linops.operator import LinearOperator
@@ -23,6 +22,7 @@ class Pointwise(Operator):
     """A map `x_i -> f(x_i)`; its Jacobian is the diagonal of `f'(x_i)`."""
 
     batched = True
+    blockwise = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, space: Space) -> None:
@@ -35,24 +35,9 @@ class Pointwise(Operator):
     def _derivative(self, x: Array) -> Array:
         """`f'(x)`, entry by entry."""
 
-    @abstractmethod
-    def _on(self, space: Space) -> Pointwise:
-        """The same function on another space."""
-
     def _jacobian(self, x: Array) -> LinearOperator:
         assert isinstance(self.domain, Space)
         return Diagonal(self._derivative(x), self.domain)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
-        cuts = cuts_named(self.rule, axis)
-        m, p = cuts[0]
-        space = resized(self.domain, cuts, stop - start)
-        assert isinstance(space, Space)
-        block = self._on(space)
-        if not padded:
-            return block
-        n = self.domain.members[m].shape[p]
-        return PlaneMask(space, cuts, -start, n - start) @ block  # type: ignore[no-any-return]
 
 
 class Exp(Pointwise):
@@ -64,9 +49,6 @@ class Exp(Pointwise):
     def _derivative(self, x: Array) -> Array:
         return arrays.namespace(x).exp(x)
 
-    def _on(self, space: Space) -> Pointwise:
-        return Exp(space)
-
 
 class Log(Pointwise):
     """The natural logarithm; NaN for negative entries, -inf at 0, as in the array library."""
@@ -76,9 +58,6 @@ class Log(Pointwise):
 
     def _derivative(self, x: Array) -> Array:
         return 1.0 / x
-
-    def _on(self, space: Space) -> Pointwise:
-        return Log(space)
 
 
 class Power(Pointwise):
@@ -99,9 +78,6 @@ class Power(Pointwise):
         if not arrays.is_array(self.exponent) and self.exponent == 0:
             return arrays.namespace(x).zeros_like(x)
         return self.exponent * x ** (self.exponent - 1)
-
-    def _on(self, space: Space) -> Pointwise:
-        return Power(space, self.exponent)
 
 
 @checked

@@ -11,8 +11,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_numbers, numbered, resized_one
+from linops.elementary.planes import axis_numbers, numbered
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -45,6 +44,8 @@ class SumOver(LinearOperator):
     """
 
     batched = True
+    blockwise = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -54,9 +55,6 @@ class SumOver(LinearOperator):
             raise ShapeError("SumOver takes one array: pick a member of the product space first")
         axes = tuple(range(space.ndim)) if axes is None else axes
         numbers = tuple(sorted(axis_numbers(space, axes, "SumOver")))
-        self._set_up(space, numbers)
-
-    def _set_up(self, space: Space, numbers: tuple[int, ...]) -> None:
         kept = [i for i in range(space.ndim) if i not in numbers]
         codomain = Space(
             tuple(space.shape[i] for i in kept),
@@ -66,7 +64,7 @@ class SumOver(LinearOperator):
         )
         names = space.axes or tuple(numbered(space.ndim))
         rule = Rule((tuple(map(Axis, names)),), (tuple(Axis(names[i]) for i in kept),))
-        LinearOperator.__init__(self, space, codomain, rule, tags=("nonnegative",))
+        super().__init__(space, codomain, rule, tags=("nonnegative",))
         self._numbers = numbers
 
     def _apply(self, x: Array) -> Array:
@@ -83,35 +81,12 @@ class SumOver(LinearOperator):
     def _apply_adjoint(self, y: Array) -> Array:
         return _repeated(y, self.domain.shape, self._numbers)
 
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return self._rebuilt(self.domain.complexified())
-
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.ones() if weights is None else self._apply_adjoint(weights)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        names = [a.name for a in self.rule.domain[0]]
-        position = names.index(axis)
-        n = self.domain.shape[position]
-        block = self._rebuilt(resized_one(self.domain, position, stop - start))
-        if not padded:
-            return block
-        from linops.algebra.product import Product
-
-        return Product([block, PlaneMask(block.domain, [(0, position)], -start, n - start)])
 
     def _cost(self) -> Cost:
         streaming = Cost.streaming(self.domain, self.codomain, float(self.domain.size))
         return replace(streaming, adjoint=streaming.read)  # zeros of the full shape
-
-    def _rebuilt(self, space: Space) -> SumOver:
-        operator = object.__new__(SumOver)
-        operator._set_up(space, self._numbers)
-        operator.__dict__["_frozen"] = True
-        return operator
 
 
 def _blocked_sum(x: Array, axis: int) -> Array:

@@ -45,6 +45,7 @@ class Scatter(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -66,12 +67,6 @@ class Scatter(LinearOperator):
     def _make_adjoint(self) -> LinearOperator:
         return Restriction(self.codomain, self.index, self._axes)  # type: ignore[arg-type]
 
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return Scatter(self.codomain.complexified(), self.index, self._axes)  # type: ignore[arg-type]
-
     def _gram_diagonal(self, weights: Array | None) -> Array:
         whole = self.codomain.ones() if weights is None else weights
         return _restrict(whole, self.index, self.codomain, self._axes)
@@ -90,6 +85,7 @@ class Restriction(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -118,12 +114,6 @@ class Restriction(LinearOperator):
 
     def _make_adjoint(self) -> LinearOperator:
         return Scatter(self.domain, self.index, self._axes)  # type: ignore[arg-type]
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return Restriction(self.domain.complexified(), self.index, self._axes)  # type: ignore[arg-type]
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         picked = self.codomain.ones() if weights is None else weights

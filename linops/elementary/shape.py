@@ -13,11 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_number, numbered, resized_one
+from linops.elementary.planes import axis_number, numbered
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
-from linops.rule import Axis, Rule
+from linops.operator import LinearOperator, Operator
+from linops.rule import Axis, Relation, Rule
 from linops.space import Space
 
 __all__ = ["Reshape", "Transpose"]
@@ -50,6 +49,8 @@ class Reshape(LinearOperator):
     """
 
     batched = True
+    blockwise = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -81,20 +82,15 @@ class Reshape(LinearOperator):
         return _reshaped(y, self.codomain, self.domain)
 
     def _make_adjoint(self) -> LinearOperator:
-        return _between(Reshape, self.codomain, self.domain, self.rule.adjoint())
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        domain, codomain = self.domain.complexified(), self.codomain.complexified()
-        return _between(Reshape, domain, codomain, self.rule)
+        return self._made(self.codomain, self.domain, self.rule.adjoint(), self._declared_tags)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.ones() if weights is None else self._apply_adjoint(weights)
 
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        return _aligned_block(self, axis, start, stop, padded)
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        # Axes that are made of others are not cut with them.
+        aligned = self.rule.relation(axis) is Relation.ALIGNED
+        return super()._block(axis, start, stop, padded) if aligned else None
 
     def _cost(self) -> Cost:
         return Cost()
@@ -121,6 +117,8 @@ class Transpose(LinearOperator):
     """
 
     batched = True
+    blockwise = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     domain: Space
     codomain: Space
@@ -154,20 +152,10 @@ class Transpose(LinearOperator):
         return _permuted(y, [order.index(i) for i in range(len(order))])
 
     def _make_adjoint(self) -> LinearOperator:
-        return _between(Transpose, self.codomain, self.domain, self.rule.adjoint())
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        domain, codomain = self.domain.complexified(), self.codomain.complexified()
-        return _between(Transpose, domain, codomain, self.rule)
+        return self._made(self.codomain, self.domain, self.rule.adjoint(), self._declared_tags)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.ones() if weights is None else self._apply_adjoint(weights)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        return _aligned_block(self, axis, start, stop, padded)
 
     def _cost(self) -> Cost:
         return Cost()
@@ -213,34 +201,6 @@ def _passing(source: tuple[int, ...], target: tuple[int, ...]) -> dict[int, int]
                 else:
                     b, j = b * target[j], j + 1
     return found
-
-
-def _between(cls: type[_Moved], domain: Space, codomain: Space, rule: Rule) -> _Moved:
-    # From spaces and rule; the public constructors derive them from what the user says.
-    operator = object.__new__(cls)
-    LinearOperator.__init__(operator, domain, codomain, rule, tags=("unitary", "nonnegative"))
-    operator.__dict__["_frozen"] = True
-    return operator
-
-
-def _aligned_block(
-    operator: Any, axis: str, start: int, stop: int, padded: bool
-) -> LinearOperator | None:
-    left = [a.name for a in operator.rule.domain[0]]
-    right = [a.name for a in operator.rule.codomain[0]]
-    if axis not in left or axis not in right:
-        return None
-    i, j = left.index(axis), right.index(axis)
-    domain = resized_one(operator.domain, i, stop - start)
-    codomain = resized_one(operator.codomain, j, stop - start)
-    block: LinearOperator = _between(type(operator), domain, codomain, operator.rule)
-    if not padded:
-        return block
-    from linops.algebra.product import Product
-
-    n = operator.domain.shape[i]
-    mask = PlaneMask(domain, [(0, i)], -start, n - start, operator.rule.domain)
-    return Product([block, mask])
 
 
 def _reshaped(x: Array, source: Any, target: Any) -> Array:

@@ -44,6 +44,7 @@ class Crop(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
     _aliases = True
 
@@ -84,10 +85,6 @@ class Crop(LinearOperator):
     def _make_adjoint(self) -> LinearOperator:
         return _make(Pad, self.codomain, self.domain, self._cuts, self.rule.domain)
 
-    def _complexified(self) -> LinearOperator:
-        spaces = self.domain.complexified(), self.codomain.complexified()
-        return _make(Crop, *spaces, self._cuts, self.rule.domain)
-
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         shift = _shift(self.rule, self._cuts, axis)
         return start + shift, stop + shift
@@ -119,6 +116,7 @@ class Pad(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, space: Space, widths: Pairs) -> None:
@@ -163,10 +161,6 @@ class Pad(LinearOperator):
 
     def _make_adjoint(self) -> LinearOperator:
         return _make(Crop, self.codomain, self.domain, self._cuts, self.rule.domain)
-
-    def _complexified(self) -> LinearOperator:
-        spaces = self.domain.complexified(), self.codomain.complexified()
-        return _make(Pad, *spaces, self._cuts, self.rule.domain)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         shift = _shift(self.rule, self._cuts, axis)
@@ -218,12 +212,8 @@ def _make(
     members: tuple[Member, ...] | None = None,
 ) -> _Window:
     # Crop and Pad from their parts; the public constructors derive one space from the other.
-    operator = object.__new__(cls)
     rule = window_rule(domain, cuts, members=members)
-    LinearOperator.__init__(operator, domain, codomain, rule)
-    operator._cuts = tuple(cuts)
-    operator.__dict__["_frozen"] = True
-    return operator
+    return cls._made(domain, codomain, rule, _cuts=tuple(cuts))
 
 
 def _shift(rule: Rule, cuts: Sequence[tuple[int, int, int]], name: str) -> int:

@@ -91,7 +91,7 @@ class Differences(Functional):
             and (window == [(0, n) for n in space.shape])
         ):
             return self
-        return block._replaced(window=tuple(window))  # type: ignore[no-any-return]
+        return block._with(window=tuple(window))  # type: ignore[no-any-return]
 
     def _gradient_block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         block, lo = self._cut(axis, start, stop, padded)
@@ -126,7 +126,7 @@ class Differences(Functional):
             row = xp.clip(real[position, ...] - lo, 0, hi - lo)
             rows = [row if p == position else real[p, ...] for p in range(len(real))]
             fields["real"] = xp.stack(rows)
-        return self._replaced(**fields, **self._on(space)), lo
+        return self._with(**fields, **self._on(space)), lo
 
     def _crop(self, space: Any, axis: str, start: int, stop: int) -> LinearOperator:
         cuts = [(0, self._position(axis))]

@@ -103,7 +103,7 @@ class Entries(Functional):
             if arrays.is_array(table):
                 table = cut_planes(table, position - space.ndim, start, stop, outside)
             fields[name] = table
-        block = self._replaced(domain=small, **fields)
+        block = self._with(domain=small, **fields)
         if not padded:
             return block, None
         n = space.shape[position]

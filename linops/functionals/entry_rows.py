@@ -38,7 +38,7 @@ class _EntryRows(Rows):
             if arrays.is_array(getattr(functional, name))
         }
         rule = functional.rule
-        self.small: Entries = functional._replaced(
+        self.small: Entries = functional._with(
             domain=picks.codomain,
             _declared_rule=type(rule)((picks.rule.codomain[0],), ((),)),
             **tables,

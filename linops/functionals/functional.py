@@ -263,13 +263,6 @@ class Functional(Operator):
             return space.inner(terms, ones)
         return dot(terms, ones, space.ndim)
 
-    def _replaced(self, **fields: Any) -> Any:
-        """A copy with other attributes, past `__init__`."""
-        clone = object.__new__(type(self))
-        clone.__dict__.update(self.__getstate__())
-        clone.__dict__.update(fields)
-        return clone
-
 
 arguments.declare("Functional", arguments.Kind("a functional", (Functional,)))
 

@@ -158,16 +158,13 @@ class Rows(Operator):
             xp = arrays.namespace(real)
             shift = xp.asarray([[start if a == number else 0] for a in range(small.ndim - 1)])
             real = real - arrays.cast(shift, np.dtype(np.int32))
-        clone: Rows = object.__new__(type(self))
-        clone.__dict__.update(self.__getstate__())
-        clone.__dict__.update(
+        return self._with(
             domain=ProductSpace(domain),
             codomain=ProductSpace(made) if self._outputs > 1 else made[0],
             real=real,
             _margins=tuple(margins),
             **fields,
         )
-        return clone
 
     def _own(self, rows: Array, but: int | None = None) -> Array:
         """Rows without those beyond its own planes, except along the axis `but`."""

@@ -15,6 +15,7 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.writeable import writeable
 from linops.cost import Cost
+from linops.elementary.planes import resized
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
 from linops.rule import Axis, Rule
@@ -41,34 +42,26 @@ class Gradient(LinearOperator):
     """
 
     batched = True
+    _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
     def __init__(self, space: Space) -> None:
         if not isinstance(space, Space) or space.ndim == 0:
             raise ShapeError(f"Gradient takes a space with one or more axes, got {space}")
         ends = np.array([[0, n] for n in space.shape], np.int32).reshape(space.ndim, 2)
-        self._set_up(space, space.shape, (0,) * space.ndim, (False,) * space.ndim, ends)
-
-    def _set_up(
-        self,
-        domain: Space,
-        planes: tuple[int, ...],
-        lead: tuple[int, ...],
-        padded: tuple[bool, ...],
-        ends: np.ndarray,
-    ) -> None:
         # planes: of the output; lead: input planes before the first of them; ends: the real
         # range of output planes, the last of which has no forward neighbour.
-        names = domain.axes or tuple(f"axis{i}" for i in range(domain.ndim))
+        names = space.axes or tuple(f"axis{i}" for i in range(space.ndim))
         component = fresh_name("component", set(names))
-        axes = None if domain.axes is None else (component, *names)
-        codomain = Space((domain.ndim, *planes), domain.dtype, axes)
+        axes = None if space.axes is None else (component, *names)
+        codomain = Space((space.ndim, *space.shape), space.dtype, axes)
         left = tuple(Axis(name, 1) for name in names)
         right = (Axis(component), *map(Axis, names))
-        LinearOperator.__init__(self, domain, codomain, Rule((left,), (right,)))
-        self._steps = domain.spacing or (1.0,) * domain.ndim
-        self._planes, self._lead, self._padded = planes, lead, padded
-        self._planes_in = domain.shape
+        super().__init__(space, codomain, Rule((left,), (right,)))
+        self._steps = space.spacing or (1.0,) * space.ndim
+        self._planes, self._lead = space.shape, (0,) * space.ndim
+        self._padded = (False,) * space.ndim
+        self._planes_in = space.shape
         self.ends = arrays.snapshot(ends)
 
     def _apply(self, x: Array) -> Array:
@@ -134,12 +127,6 @@ class Gradient(LinearOperator):
             total = moved if total is None else total + moved
         return total
 
-    def _make_conjugate(self) -> LinearOperator:
-        return self
-
-    def _complexified(self) -> LinearOperator:
-        return self._rebuilt(self.domain.complexified(), self._planes, self._lead, self._padded)
-
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         lead = self._lead[self._position(axis)]
         return start + lead - 1, stop + lead + 1
@@ -161,7 +148,15 @@ class Gradient(LinearOperator):
         ends = np.array(self.ends)
         ends[a] = (-start, n - start)
         space = Space(tuple(shape), domain.dtype, domain.axes, domain.spacing)
-        return self._rebuilt(space, tuple(planes), tuple(lead), tuple(flags), ends)
+        return self._with(
+            domain=space,
+            codomain=resized(self.codomain, [(0, a + 1)], stop - start),
+            ends=arrays.snapshot(ends),
+            _planes=tuple(planes),
+            _lead=tuple(lead),
+            _padded=tuple(flags),
+            _planes_in=space.shape,
+        )
 
     def _fused_gram(self, weights: LinearOperator | None) -> Callable[[np.ndarray], Any] | None:
         domain = self.domain
@@ -211,19 +206,6 @@ class Gradient(LinearOperator):
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, 2.0 * self.codomain.size)
-
-    def _rebuilt(
-        self,
-        domain: Any,
-        planes: tuple[int, ...],
-        lead: tuple[int, ...],
-        padded: tuple[bool, ...],
-        ends: np.ndarray | None = None,
-    ) -> Gradient:
-        operator = object.__new__(Gradient)
-        operator._set_up(domain, planes, lead, padded, self.ends if ends is None else ends)
-        operator.__dict__["_frozen"] = True
-        return operator
 
     def _position(self, axis: str) -> int:
         return [a.name for a in self.rule.domain[0]].index(axis)

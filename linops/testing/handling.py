@@ -218,9 +218,7 @@ def check_device(s: Subject) -> None:
 
 def fresh(operator: LinearOperator) -> LinearOperator:
     """The same operator without what it remembers, such as that it has warned."""
-    copy: LinearOperator = object.__new__(type(operator))
-    copy.__setstate__(operator.__getstate__())
-    return copy
+    return operator._with()
 
 
 def _refuses_without_x64(B: LinearOperator, x: Any, name: str, xp: Any) -> None:

@@ -151,7 +151,7 @@ def _split(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
     found: tuple[tuple[Any, ...], _Static] | None = operator.__dict__.get("_cache_split")
     if found is None:
         found = _taken_apart(operator)
-        if operator.__dict__.get("_frozen"):
+        if "_open" not in operator.__dict__:
             operator.__dict__["_cache_split"] = found
     return found
 

@@ -43,7 +43,7 @@ def _key(operator: Any) -> str:
     from linops.transforms.torch_function import records_in_constants
 
     _define()
-    if not operator.linear or not operator.__dict__.get("_frozen"):
+    if not operator.linear or "_open" in operator.__dict__:
         return ""
     if records_in_constants(operator):
         return ""

@@ -1,0 +1,79 @@
+"""What may stand in the place of an operator's fields: the checks of `Operator.replace`.
+
+Fields of the library's leaves are their arrays, parts and numbers; what follows from them (spaces,
+rule, private tables) is not replaced. Leaves of one's own name any attribute that they set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from linops import arrays
+from linops.algebra.structure import flatten
+from linops.errors import DTypeError, ShapeError
+from linops.maps import Operator
+
+__all__ = ["admitted_fields", "fields"]
+
+_DERIVED = ("domain", "codomain")
+
+
+def fields(operator: Operator) -> dict[str, Any]:
+    """The fields of an operator that may be replaced, by name."""
+    data, static = flatten(operator)
+    found = dict(data) if operator._exact else {**data, **dict(static)}
+    return {
+        name: value
+        for name, value in found.items()
+        if not name.startswith("_") and name not in _DERIVED
+    }
+
+
+def admitted_fields(operator: Operator, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes as an operator holds them.
+
+    Raises
+    ------
+    TypeError, ShapeError, DTypeError
+        As `Operator.replace`.
+    """
+    known = fields(operator)
+    for name in changes:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "nothing: build a new operator"
+            raise TypeError(
+                f"{operator.name}.replace takes no {name!r}; of this operator it replaces {listed}"
+            )
+    return {name: operator._admit_field(name, value) for name, value in changes.items()}
+
+
+def fitting(owner: str, old: Any, new: Any) -> Any:
+    """`new` as it stands in the place of `old`."""
+    if isinstance(old, tuple) and isinstance(new, (tuple, list)) and len(old) == len(new):
+        return tuple(fitting(owner, a, b) for a, b in zip(old, new, strict=True))
+    if isinstance(old, Operator):
+        if not isinstance(new, Operator) or (new.domain, new.codomain, new.linear) != (
+            old.domain,
+            old.codomain,
+            old.linear,
+        ):
+            raise ShapeError(
+                f"{owner} is an operator {old.domain} -> {old.codomain}, got {new!r}: another one "
+                "between these spaces takes its place"
+            )
+        return new
+    if arrays.is_array(old):
+        if not arrays.is_array(new) or tuple(new.shape) != tuple(old.shape):
+            got = tuple(new.shape) if arrays.is_array(new) else type(new).__name__
+            raise ShapeError(f"{owner} is an array of shape {tuple(old.shape)}, got {got}")
+        dtype = arrays.dtype_of(old)
+        if (arrays.dtype_of(new).kind == "c") != (dtype.kind == "c"):
+            raise DTypeError(
+                f"{owner} holds {dtype}, got {arrays.dtype_of(new)}: real and complex arrays do "
+                "not take each other's place; build a new operator"
+            )
+        return arrays.owned(new, dtype)
+    if type(old) in (float, complex) and not isinstance(new, (int, float, type(old))):
+        raise TypeError(f"{owner} is a number, got {type(new).__name__}")
+    return type(old)(new) if type(old) in (float, complex) else new
