@@ -276,6 +276,21 @@ class Projector(LinearOperator):
             )
         return self._like(geometry, self.precision)
 
+    def replace(self, **changes: Any) -> Projector:
+        """Another geometry in the place of this one, as `with_geometry` takes it.
+
+        Raises
+        ------
+        TypeError
+            For anything else, which frames, kernel and spaces follow from.
+        """
+        if set(changes) != {"geometry"}:
+            raise TypeError(
+                f"Projector.replace takes a geometry, got {', '.join(changes)}: build a new "
+                "Projector, or take with_precision"
+            )
+        return self.with_geometry(changes["geometry"])
+
     def geometry_operator(self, x: Array) -> Operator:
         """The projections of `x` as an Operator of the frames, with derivatives in them.
 
@@ -473,7 +488,4 @@ class Projector(LinearOperator):
 
 def _made(*parts: Any) -> Projector:
     """A projector of parts that are checked, as `_set_up` takes them."""
-    made = object.__new__(Projector)
-    made._set_up(*parts)
-    made.__dict__["_frozen"] = True
-    return made
+    return Projector._opened(lambda made: made._set_up(*parts))

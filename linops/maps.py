@@ -407,8 +407,7 @@ class Operator(ABC):
         ----------
         changes
             By the names of attributes: arrays (of the shape that they have now, real or complex as
-            now), operators between the same spaces, numbers; of a class of your own any attribute
-            that `__init__` sets.
+            now), operators between the same spaces, numbers.
 
         Raises
         ------
@@ -443,6 +442,16 @@ class Operator(ABC):
         operator = object.__new__(cls)
         Operator.__init__(operator, domain, codomain, rule, tags=tags)
         operator.__dict__.update(fields)
+        _note_sources(operator)
+        return operator
+
+    @classmethod
+    def _opened(cls, fill: Callable[[Self], None]) -> Self:
+        """The operator that `fill` sets up, spaces and all, past `__init__`."""
+        operator = object.__new__(cls)
+        operator.__dict__["_open"] = True
+        fill(operator)
+        del operator.__dict__["_open"]
         _note_sources(operator)
         return operator
 

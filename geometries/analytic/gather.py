@@ -172,7 +172,7 @@ class Gather(LinearOperator):
         if relation is Relation.PRODUCED:
             step = np.array((axis == "y", axis == "x"), np.int64)
             first = first + start * step
-        part = _part(self, domain, codomain, table, first)
+        part = self._with(domain=domain, codomain=codomain, table=table, first=first)
         if not padded or relation is Relation.CONTRACTED:
             return part
         return Product([PlaneMask(codomain, outside, -start, n - start), part])
@@ -182,16 +182,6 @@ class Gather(LinearOperator):
         views = self.domain.members[0].shape[0]
         flops = 12.0 * self.codomain.size * views
         return Cost(flops, streaming.read, streaming.written, streaming.read)
-
-
-def _part(whole: Gather, domain: Any, codomain: Any, table: Any, first: Any) -> Gather:
-    part = object.__new__(Gather)
-    LinearOperator.__init__(
-        part, domain, codomain, whole.rule, precision=whole._precision, name=whole.name
-    )
-    part.mode, part.table, part.first = whole.mode, table, first
-    part.__dict__["_frozen"] = True
-    return part
 
 
 def _slices_first(y: np.ndarray, batch: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:

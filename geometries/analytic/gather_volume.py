@@ -146,12 +146,12 @@ class ConeGather(LinearOperator):
         domain, codomain, table, first = self.domain, self.codomain, self.table, self.first
         if self.rule.relation(axis) is Relation.CONTRACTED:
             domain = resized(domain, positions(self.rule.domain, axis), stop - start)
-            return _part(self, domain, codomain, _view_rows(table, start, stop), first)
+            return self._with(domain=domain, table=_view_rows(table, start, stop))
         cuts = positions(self.rule.codomain, axis)
         n = codomain.members[0].shape[cuts[0][1]]
         codomain = resized(codomain, cuts, stop - start)
         first = first + start * (np.arange(3) == cuts[0][1]).astype(np.int64)
-        part = _part(self, domain, codomain, table, first)
+        part = self._with(domain=domain, codomain=codomain, table=table, first=first)
         if not padded:
             return part
         return Product([PlaneMask(codomain, cuts, -start, n - start), part])
@@ -160,16 +160,6 @@ class ConeGather(LinearOperator):
         streaming = Cost.streaming(self.domain, self.codomain)
         flops = 30.0 * self.codomain.size * self.domain.members[0].shape[0]
         return Cost(flops, streaming.read, streaming.written, streaming.read)
-
-
-def _part(whole: ConeGather, domain: Any, codomain: Any, table: Any, first: Any) -> ConeGather:
-    part = object.__new__(ConeGather)
-    LinearOperator.__init__(
-        part, domain, codomain, whole.rule, precision=whole._precision, name=whole.name
-    )
-    part.table, part.first = table, first
-    part.__dict__["_frozen"] = True
-    return part
 
 
 def _table(frames: Trajectory, grid: Grid, center: np.ndarray) -> np.ndarray:

@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 
 from linops import arrays, numeric
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
-from linops.rule import Rule
 from linops.space import Space
 
 __all__ = ["RampFilter", "ramp_response"]
@@ -113,6 +109,7 @@ class RampFilter(LinearOperator):
     """
 
     batched = True
+    blockwise = True
 
     def __init__(
         self,
@@ -153,9 +150,7 @@ class RampFilter(LinearOperator):
             return self._apply_rows(x)
         xp = arrays.namespace(x)
         columns = x.shape[-1]
-        response = arrays.resident(
-            self.__dict__.setdefault("_cache_resident", {}), "response", self.response, x
-        )
+        response = self._beside("response", x)
         spectrum = xp.fft.rfft(arrays.row_major(x), n=self.length, axis=-1) * response
         filtered = arrays.row_major(xp.fft.irfft(spectrum, n=self.length, axis=-1))
         return arrays.narrow(filtered, -1, 0, columns)
@@ -179,33 +174,11 @@ class RampFilter(LinearOperator):
         pool.run(filter_tile, -(-len(rows) // tile))
         return out.reshape(x.shape)
 
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        from linops.algebra.product import Product
-
-        cuts = positions(self.rule.domain, axis)
-        n = self.domain.members[0].shape[cuts[0][1]]
-        space = resized(self.domain, cuts, stop - start)
-        part = _same_filter(self, space)
-        if not padded:
-            return part
-        return Product([PlaneMask(space, cuts, -start, n - start), part])
-
     def _cost(self) -> Cost:
         streaming = Cost.streaming(self.domain, self.codomain)
         rows = self.domain.size / self.domain.members[0].shape[-1] if self.domain.size else 0.0
         flops = rows * 5 * self.length * math.log2(self.length)
         return Cost(flops, streaming.read, streaming.written, 0.0)
-
-
-def _same_filter(whole: RampFilter, space: Any) -> RampFilter:
-    part = object.__new__(RampFilter)
-    rule: Rule = whole.rule
-    LinearOperator.__init__(
-        part, space, space, rule, precision=whole._precision, name=whole.name, tags=whole.tags
-    )
-    part.length, part.response = whole.length, whole.response
-    part.__dict__["_frozen"] = True
-    return part
 
 
 def _window(name: str, nu: np.ndarray) -> np.ndarray:

@@ -23,15 +23,10 @@ from geometries.analytic.frames import (
 from geometries.beams import Beam
 from geometries.trajectory import Trajectory
 from linops import arrays, numeric
-from linops.algebra.relations import positions
 from linops.arrays import Array
-from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
 from linops.errors import GeometryError, ShapeError
 from linops.operator import LinearOperator
 from linops.precision import Precision
-from linops.rule import Rule
 from linops.space import Space
 
 __all__ = [
@@ -60,6 +55,7 @@ class AxisWeights(LinearOperator, ABC):
     """
 
     batched = True
+    blockwise = True
 
     def __init__(
         self,
@@ -99,51 +95,12 @@ class AxisWeights(LinearOperator, ABC):
         xp = arrays.namespace(self.array)
         return xp.broadcast_to(self._broadcast(self.array), self.domain.shape)
 
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        from linops.algebra.product import Product
-
-        cuts = positions(self.rule.domain, axis)
-        n = self.domain.members[0].shape[cuts[0][1]]
-        space = resized(self.domain, cuts, stop - start)
-        own = self.rule.arrays[0]
-        array = self.array
-        names = tuple(a.name for a in own)
-        if axis in names:
-            number = names.index(axis) - len(names)
-            lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
-            hi = max(hi, lo)
-            array = arrays.narrow(array, number, lo, hi)
-            before = min(max(lo - start, 0), stop - start)
-            array = arrays.widen(array, number, before, stop - start - before - (hi - lo))
-        part = _Weights(self, space, array)
-        if not padded:
-            return part
-        return Product([PlaneMask(space, cuts, -start, n - start), part])
-
-    def _cost(self) -> Cost:
-        streaming = Cost.streaming(self.domain, self.codomain)
-        size = float(np.prod(self.array.shape)) * self.domain.members[0].dtype.itemsize
-        return Cost(float(self.domain.size), streaming.read + size, streaming.written)
-
     def _broadcast(self, like: Array) -> Array:
-        array = arrays.resident(
-            self.__dict__.setdefault("_cache_resident", {}), "array", self.array, like
-        )
+        array = self._beside("array", like)
         carried = {axis.name for axis in self.rule.arrays[0]}
         kept = iter(tuple(array.shape))
         shape = tuple(next(kept) if axis.name in carried else 1 for axis in self.rule.domain[0])
         return arrays.namespace(array).reshape(array, shape)
-
-
-class _Weights(AxisWeights):
-    """A block of weights."""
-
-    def __init__(self, whole: AxisWeights, space: Any, array: Array) -> None:
-        rule: Rule = whole.rule
-        LinearOperator.__init__(
-            self, space, space, rule, precision=whole._precision, name=whole.name, tags=whole.tags
-        )
-        self.array = array
 
 
 class CosineWeights(AxisWeights):

@@ -1,7 +1,7 @@
 """What may stand in the place of an operator's fields: the checks of `Operator.replace`.
 
-Fields of the library's leaves are their arrays, parts and numbers; what follows from them (spaces,
-rule, private tables) is not replaced. Leaves of one's own name any attribute that they set.
+Fields are the arrays, parts and numbers of an operator; what shapes follow from (spaces, rule,
+counts) and private tables are not replaced.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _DERIVED = ("domain", "codomain")
 
 def fields(operator: Operator) -> dict[str, Any]:
     """The fields of an operator that may be replaced, by name."""
-    data, static = flatten(operator)
-    found = dict(data) if operator._exact else {**data, **dict(static)}
+    found = flatten(operator)[0]
+    if operator._exact:  # their whole numbers say where planes and entries are
+        found = {name: value for name, value in found.items() if not _counts(value)}
     return {
         name: value
         for name, value in found.items()
@@ -46,6 +47,10 @@ def admitted_fields(operator: Operator, changes: Mapping[str, Any]) -> dict[str,
                 f"{operator.name}.replace takes no {name!r}; of this operator it replaces {listed}"
             )
     return {name: operator._admit_field(name, value) for name, value in changes.items()}
+
+
+def _counts(value: Any) -> bool:
+    return arrays.is_array(value) and arrays.dtype_of(value).kind in "iu"
 
 
 def fitting(owner: str, old: Any, new: Any) -> Any:

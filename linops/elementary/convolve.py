@@ -109,7 +109,7 @@ class Convolve(LinearOperator):
         super().__init__(space, *_made_spaces(space, kernel, numbers, origins, edges, planes))
         # Along the convolved axes: planes of the output; lead, input planes before the first of
         # them; edges, what is beyond the input; ends, the real range of output planes.
-        self.kernel, self.ends = kernel, ends
+        self.kernel, self.ends = arrays.snapshot(kernel), arrays.snapshot(ends)
         self._numbers, self._origins, self._edges, self._fft = (
             numbers,
             origins,

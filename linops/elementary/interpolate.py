@@ -135,7 +135,7 @@ class Interpolate(LinearOperator):
         # ranges: of every axis, the plane of the grid that is plane 0 of the input, and the range
         # of input planes that are on the grid. given: points, or a displacement that moves, which
         # are trained: they are what the operator holds, and `points` is empty.
-        self.points, self.ranges = tuple(map(arrays.snapshot, coordinates)), ranges
+        self.points, self.ranges = tuple(map(arrays.snapshot, coordinates)), arrays.snapshot(ranges)
         self.given, self._moves = kept, points is None
         self._numbers = numbers
         # Input planes before the one that stands at output plane 0, along aligned axes.

@@ -140,6 +140,12 @@ class Entries(Functional):
                 raise ValueError(f"{self.name}: weights are finite real numbers >= 0")
         return self._admit_table(value, "weights")
 
+    def _admit_field(self, name: str, value: Any) -> Any:
+        if name == "weights":
+            return self._admit_weights(value)
+        held = super()._admit_field(name, value)
+        return self._admit_table(held, name) if name in self._tables else held
+
     def _table(self, name: str, like: Array) -> Any:
         table = getattr(self, name)
         if not arrays.is_array(table):

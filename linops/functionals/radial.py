@@ -17,9 +17,7 @@ from typing import ClassVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
-from linops.functionals.entries import cut_planes, named_row
+from linops.functionals.entries import named_row
 from linops.operator import LinearOperator
 from linops.precision import real_of
 from linops.rule import Rule
@@ -44,6 +42,7 @@ class RadialCurvature(LinearOperator):
     """
 
     batched = True
+    blockwise = True
     _exact: ClassVar[bool] = True
 
     def __init__(
@@ -76,23 +75,6 @@ class RadialCurvature(LinearOperator):
         if self.domain.is_complex:
             return None
         return self.across - self.direction * self.direction
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        space = self.domain
-        assert isinstance(space, Space)
-        position = [one.name for one in self.rule.domain[0]].index(axis)
-        cuts = [(0, position)]
-        small = resized(space, cuts, stop - start)
-        assert isinstance(small, Space)
-        across, direction = (
-            cut_planes(table, position - space.ndim, start, stop)
-            for table in (self.across, self.direction)
-        )
-        block = RadialCurvature(small, across, direction, self.axis)
-        if not padded:
-            return block
-        mask = PlaneMask(small, cuts, -start, space.shape[position] - start, self.rule.domain)
-        return mask @ block  # type: ignore[no-any-return]
 
     def _cost(self) -> Cost:
         streaming, size = Cost.streaming(self.domain, self.codomain), float(self.domain.size)

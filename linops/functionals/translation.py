@@ -7,10 +7,8 @@ from typing import Any
 from linops import arrays, numeric
 from linops.arrays import Array
 from linops.elementary.identity import Identity
-from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
 from linops.errors import ShapeError
-from linops.functionals.entries import cut_planes, named_row
+from linops.functionals.entries import named_row
 from linops.operator import LinearOperator, Operator
 from linops.rule import Rule
 from linops.space import Space
@@ -35,6 +33,7 @@ class Translation(Operator):
     """
 
     batched = True
+    blockwise = True
 
     def __init__(self, space: Space, shift: Array) -> None:
         if not arrays.is_array(shift) or tuple(shift.shape) != space.shape:
@@ -52,18 +51,6 @@ class Translation(Operator):
 
     def _jacobian(self, x: Any) -> LinearOperator:
         return Identity(self.domain)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
-        assert isinstance(self.domain, Space)
-        position = [one.name for one in self.rule.domain[0]].index(axis)
-        cuts = [(0, position)]
-        space = resized(self.domain, cuts, stop - start)
-        assert isinstance(space, Space)
-        block = Translation(space, cut_planes(self.shift, position - space.ndim, start, stop))
-        if not padded:
-            return block
-        mask = PlaneMask(space, cuts, -start, self.domain.shape[position] - start)
-        return mask @ block  # type: ignore[no-any-return]
 
     def _near(self, like: Array) -> Array:
         cache = self.__dict__.setdefault("_cache_resident", {})

@@ -163,11 +163,13 @@ class _FiniteVolume(Operator):
         inner = self.shape_of._block(axis, start, stop, padded)
         if inner is None:
             return None
-        operator = object.__new__(type(self))
-        operator.__dict__.update(self._own())
-        operator._set_up(inner, self.dt, self._limiter, self._steps)  # type: ignore[arg-type]
-        operator.__dict__["_frozen"] = True
-        return operator
+        facts: Any = inner, self.dt, self._limiter, self._steps
+
+        def fill(operator: Any) -> None:
+            operator.__dict__.update(self._own())
+            operator._set_up(*facts)
+
+        return self._opened(fill)
 
     def _own(self) -> dict[str, Any]:
         """What a class adds to the common parts."""

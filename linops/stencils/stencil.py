@@ -427,10 +427,7 @@ class Stencil(LinearOperator):
             "sliced": self._sliced,
             "pallas": self._pallas,
         }
-        operator = object.__new__(Stencil)
-        operator._set_up(**{**parts, **changes})
-        operator.__dict__["_frozen"] = True
-        return operator
+        return Stencil._opened(lambda made: made._set_up(**{**parts, **changes}))
 
     def _position(self, axis: str) -> int:
         names = [a.name for a in self.rule.domain[0]]

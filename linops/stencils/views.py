@@ -143,10 +143,8 @@ class NonlinearStencil(Operator):
         inner = self.shape_of._block(axis, start, stop, padded)
         if inner is None:
             return None
-        operator = object.__new__(NonlinearStencil)
-        operator._set_up(inner, self._function, self._values)  # type: ignore[arg-type]
-        operator.__dict__["_frozen"] = True
-        return operator
+        function, values = self._function, self._values
+        return NonlinearStencil._opened(lambda made: made._set_up(inner, function, values))  # type: ignore[arg-type]
 
     def _derive_rule(self) -> Rule:
         return self.shape_of.rule
