@@ -7,7 +7,8 @@ met there and nowhere else. Blocks of other operators are in `linops/algebra/blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from linops import arrays
 from linops.algebra.blocks import chained
@@ -17,7 +18,7 @@ from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.elementary.planes import resized
 from linops.elementary.windows import Crop
 from linops.operator import Operator
-from linops.rule import Relation
+from linops.rule import Relation, Rule
 from linops.space import AnySpace
 
 __all__ = ["block_by_rule", "block_of_any_extent"]
@@ -36,7 +37,8 @@ def block_by_rule(
     """
     rule = operator.rule
     ins, outs = positions(rule.domain, axis), positions(rule.codomain, axis)
-    cut = dict(_cut_arrays(operator, axis))
+    held = operator._data_and_static()[0] if rule.arrays else {}
+    cut = dict(_cut_arrays(held, rule, axis))
     if rule.halo(axis):
         if cut:
             return None
@@ -45,7 +47,6 @@ def block_by_rule(
             return operator._with(domain=domain, codomain=codomain)
 
         return block_of_any_extent(operator, make, axis, start, stop, padded)
-    held = operator._data_and_static()[0]
     inner = operator._with(
         domain=resized(operator.domain, ins, stop - start),
         codomain=resized(operator.codomain, outs, stop - start),
@@ -70,11 +71,11 @@ def cut_planes(table: Array, axis: int, start: int, stop: int) -> Array:
     return arrays.widen(part, axis, before, stop - start - before - (hi - lo))
 
 
-def _cut_arrays(operator: Operator, axis: str) -> Iterator[tuple[str, int]]:
-    """The operator's own arrays that have the axis, each with its (negative) number there."""
-    held = operator._data_and_static()[0]
+def _cut_arrays(held: Mapping[str, Any], rule: Rule, axis: str) -> Iterator[tuple[str, int]]:
+    """The arrays, of those that an operator holds, that have the axis, each with its (negative)
+    number there."""
     own = [name for name, value in held.items() if arrays.is_array(value)]
-    for name, member in zip(own, operator.rule.arrays, strict=False):
+    for name, member in zip(own, rule.arrays, strict=False):
         for number, one in enumerate(member):
             if one.name == axis:
                 yield name, number - len(member)
