@@ -195,7 +195,7 @@ class Stencil(LinearOperator):
 
     def _apply(self, x: Array) -> Array:
         if type(x) is np.ndarray and self._compiled is None:
-            return self._rows(False).apply(x, self._outputs is not None)
+            return self._passes_by_row(False).apply(x, self._outputs is not None)
         d = len(self._lines[0])
         wide = slices.wide(x)
         parts = self._engine(x).forward(
@@ -206,7 +206,7 @@ class Stencil(LinearOperator):
 
     def _apply_adjoint(self, y: Array) -> Array:
         if type(y) is np.ndarray and self._compiled is None:
-            return self._rows(True).apply(y, self.domain.ndim > len(self._lines[0]))
+            return self._passes_by_row(True).apply(y, self.domain.ndim > len(self._lines[0]))
         d = len(self._lines[0])
         wide = slices.wide(y)
         parts = self._engine(y).adjoint(
@@ -274,7 +274,7 @@ class Stencil(LinearOperator):
             return "asked for"
         return servable(self._lines, self._taps, self.coefficients, self.domain.dtype)
 
-    def _rows(self, adjoint: bool) -> Rows:
+    def _passes_by_row(self, adjoint: bool) -> Rows:
         made: dict[bool, Rows] = self.__dict__.setdefault("_cache_rows", {})
         found = made.get(adjoint)
         if found is None:
