@@ -125,12 +125,28 @@ class LinearOperator(Operator):
     def norm(
         self, iterations: int = 100, rtol: float = 1e-4, seed: int = 0, return_info: bool = False
     ) -> Any:
-        """The largest singular value, by the power method on `A.H @ A`.
+        """The largest singular value: in closed form where it is known, else by Lanczos
+        bidiagonalisation (Golub, Kahan 1965).
 
-        With `return_info` a `NormInfo` (value, relative residual, iterations, converged);
-        without convergence a warning.
+        Parameters
+        ----------
+        iterations
+            The most to make, one product with A and one with A.H each.
+        rtol
+            Ends where `|A.H A v - s^2 v| <= rtol s^2` for the value s and its vector v; the
+            error of s is far smaller, about `rtol^2` over the relative gap to the next value.
+        seed
+            Of the start.
+        return_info
+            Whether to return a `NormInfo` (value, relative residual, iterations, converged)
+            instead of the value alone.
+
+        Warns
+        -----
+        RuntimeWarning
+            Without convergence; the value is a lower bound then.
         """
-        from linops.algebra.dense import norm
+        from linops.algebra.norm import norm
 
         return norm(self, iterations, rtol, seed, return_info)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from linops import arrays
+from linops.algebra.norm import known_norm
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.operator import LinearOperator
@@ -63,6 +64,9 @@ class Adjoint(LinearOperator):
     def _diagonal(self) -> Array | None:
         found = self.base._diagonal()
         return None if found is None else conjugate(found)
+
+    def _known_norm(self) -> float | None:
+        return known_norm(self.base)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
         rule = self.base.rule
@@ -134,6 +138,9 @@ class Conjugate(LinearOperator):
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         return self.base._gram_diagonal(weights)
+
+    def _known_norm(self) -> float | None:
+        return known_norm(self.base)
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         return self.base._input_range(axis, start, stop)

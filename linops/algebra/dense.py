@@ -1,10 +1,8 @@
-"""What needs whole rows or columns: the dense matrix, the diagonal, the norm."""
+"""What needs whole rows or columns: the dense matrix and the diagonal."""
 
 from __future__ import annotations
 
-import math
-import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +10,11 @@ from linops import arrays
 from linops.algebra.origins import check_tree
 from linops.errors import ShapeError
 from linops.operator import LinearOperator
-from linops.space import ProductSpace, Space
+from linops.space import ProductSpace
 
-__all__ = ["NormInfo", "diagonal", "norm", "to_dense"]
+__all__ = ["diagonal", "to_dense"]
 
 _BATCH_BYTES = 1 << 26
-
-
-class NormInfo(NamedTuple):
-    """What `A.norm(return_info=True)` found."""
-
-    value: float
-    relative_residual: float
-    iterations: int
-    converged: bool
 
 
 def to_dense(operator: LinearOperator, limit: int | None) -> np.ndarray:
@@ -76,46 +65,6 @@ def diagonal(operator: LinearOperator, limit: int | None) -> Any:
     return operator.codomain.unravel(found)
 
 
-def norm(
-    operator: LinearOperator, iterations: int, rtol: float, seed: int, return_info: bool
-) -> float | NormInfo:
-    """The largest singular value of `operator` by the power method on `A.H @ A`."""
-    known = operator._known_norm()
-    if known is not None:
-        return NormInfo(known, 0.0, 0, True) if return_info else known
-    info = _power_method(operator, iterations, rtol, seed)
-    if not info.converged:
-        warnings.warn(
-            f"{operator.name}.norm() has not converged after {info.iterations} iterations "
-            f"(relative residual {info.relative_residual:.1e}); the value is a lower bound",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return info if return_info else info.value
-
-
-def _power_method(operator: LinearOperator, iterations: int, rtol: float, seed: int) -> NormInfo:
-    domain = operator.domain
-    if domain.size == 0 or operator.codomain.size == 0:
-        return NormInfo(0.0, 0.0, 0, True)
-    x = _scaled(domain, domain.random(seed), 1.0)
-    adjoint, value, residual = operator.H, 0.0, math.inf
-    for step in range(1, iterations + 1):
-        # Two norms in float64 keep 1e-12 * A as accurate as A: nothing is squared.
-        y = operator(x)
-        size = operator.codomain.norm(y)
-        if size == 0:
-            return NormInfo(0.0, 0.0, step, True)
-        z = adjoint(_scaled(operator.codomain, y, 1.0))
-        found = domain.norm(z)
-        value = found
-        residual = _distance(domain, z, x, found) if found else 0.0
-        if residual <= rtol or found == 0:
-            return NormInfo(float(max(value, size)), residual, step, True)
-        x = _scaled(domain, z, 1.0)
-    return NormInfo(float(value), residual, iterations, False)
-
-
 def _element(space: Any, flat: np.ndarray) -> Any:
     """A batch of flat vectors as one of elements, each member in its own dtype."""
     x = space.unravel(flat)
@@ -126,20 +75,3 @@ def _element(space: Any, flat: np.ndarray) -> Any:
                     member.dtype)
         for part, member in zip(x, space.spaces, strict=True)
     )  # fmt: skip
-
-
-def _scaled(space: Any, x: Any, target: float) -> Any:
-    size = space.norm(x)
-    factor = target / size if size else 0.0
-    if isinstance(space, ProductSpace):
-        return tuple(part * factor for part in x)
-    return x * factor
-
-
-def _distance(space: Space | ProductSpace, z: Any, x: Any, found: float) -> float:
-    """How far `z / |z|` is from `x`."""
-    parts = zip(
-        z if isinstance(z, tuple) else (z,), x if isinstance(x, tuple) else (x,), strict=True
-    )
-    difference = tuple(part / found - other for part, other in parts)
-    return float(space.norm(difference if isinstance(space, ProductSpace) else difference[0]))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.norm import known_norm
 from linops.algebra.product import Product
 from linops.arrays import Array
 from linops.cost import Cost
@@ -97,6 +98,10 @@ class Gram(LinearOperator):
                     return None
             return self.base._gram_diagonal(weights)
         return None
+
+    def _known_norm(self) -> float | None:
+        found = known_norm(self.base) if self.weights is None else None
+        return None if found is None else found**2
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         return self.product._input_range(axis, start, stop)

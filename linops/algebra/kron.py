@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from linops import arrays
 from linops.algebra.complexify import complexify
 from linops.algebra.members import in_one_dtype
+from linops.algebra.norm import known_norm
 from linops.arguments import checked
 from linops.arrays import Array
 from linops.cost import Cost
@@ -129,6 +130,10 @@ class Kronecker(LinearOperator):
             return None
         xp = arrays.namespace(a, b)
         return xp.reshape(a, (*a.shape, *(1,) * b.ndim)) * b
+
+    def _known_norm(self) -> float | None:
+        left, right = known_norm(self.left), known_norm(self.right)
+        return None if left is None or right is None else left * right
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         if weights is not None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from linops import calling
 from linops.algebra.fused import links
 from linops.algebra.mirror import mirrored
+from linops.algebra.norm import known_norm
 from linops.algebra.relations import Link, link_named, positions, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
@@ -99,6 +100,13 @@ class Product(LinearOperator):
         for part in found[1:]:
             out = out * part
         return out
+
+    def _known_norm(self) -> float | None:
+        """That of the one factor which is not unitary."""
+        turning = [factor for factor in self.terms if "unitary" not in factor.tags]
+        if len(turning) > 1:
+            return None
+        return known_norm(turning[0]) if turning else 1.0
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         outer, rest = self.terms[0], self.terms[1:]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.norm import known_norm
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.operator import LinearOperator
@@ -74,6 +75,10 @@ class Scaled(LinearOperator):
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
         found = self.base._gram_diagonal(weights)
         return None if found is None else found * abs(self.scalar) ** 2
+
+    def _known_norm(self) -> float | None:
+        found = None if arrays.is_array(self.scalar) else known_norm(self.base)
+        return None if found is None else abs(self.scalar) * found
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         return self.base._input_range(axis, start, stop)

@@ -16,6 +16,7 @@ from linops.algebra.members import (
     product_of,
     spread_tags,
 )
+from linops.algebra.norm import known_norm
 from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.arguments import checked
@@ -324,6 +325,11 @@ class BlockDiagonal(LinearOperator):
     def _adjoint_parts(self) -> _Parts:
         where = places(term.codomain for term in self.terms)
         return tuple(zip((term._backward for term in self.terms), where, strict=True))
+
+    def _known_norm(self) -> float | None:
+        found = [known_norm(term) for term in self.terms]
+        known = [value for value in found if value is not None]
+        return max(known) if len(known) == len(found) else None
 
     def _make_adjoint(self) -> LinearOperator:
         if "self_adjoint" in self.tags:

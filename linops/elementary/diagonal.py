@@ -62,6 +62,13 @@ class Diagonal(LinearOperator):
         square = abs(self._diagonal()) ** 2
         return square if weights is None else square * arrays.convert(weights, square)
 
+    def _known_norm(self) -> float | None:
+        """The largest modulus."""
+        array = self.array
+        if arrays.is_traced(array) or not arrays.is_readable(array):
+            return None
+        return float(np.abs(arrays.to_numpy(arrays.constant(array))).max(initial=0.0))
+
 
 def _admitted(array: Array, domain: Space | None) -> tuple[Array, Space, Space, np.dtype]:
     array = arrays.asarray(array, "Diagonal", "array")

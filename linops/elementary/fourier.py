@@ -155,6 +155,14 @@ class FFT(LinearOperator):
         factor = scale[self._norm]
         return total * factor + arrays.zeros(self.domain.shape, arrays.dtype_of(total), total)
 
+    def _known_norm(self) -> float:
+        """Of a full spectrum the transform is a multiple of a unitary one; half a spectrum keeps
+        the whole of real values whose other half is 0, such as constants."""
+        n = math.prod(self.domain.shape[i] for i in self._numbers)
+        return {"ortho": 1.0, "backward": math.sqrt(n), "forward": 1.0 / math.sqrt(n or 1)}[
+            self._norm
+        ]
+
     def _cost(self) -> Cost:
         # 5 n log2 n for a complex transform of n points, half of it for a real one.
         n = math.prod(self.domain.shape[i] for i in self._numbers)

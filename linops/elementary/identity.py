@@ -98,6 +98,9 @@ class Zero(LinearOperator):
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.zeros(weights)
 
+    def _known_norm(self) -> float:
+        return 0.0
+
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
         left = cuts_named(self.rule, axis)
         right = tuple(
@@ -153,6 +156,9 @@ class Cast(LinearOperator):
 
     def _make_adjoint(self) -> LinearOperator:
         return Cast(self.codomain, self.domain)
+
+    def _known_norm(self) -> float:
+        return 1.0
 
 
 def _zero_rule(domain: AnySpace, codomain: AnySpace) -> Rule:
