@@ -18,6 +18,9 @@ from linops.compiled.noalias import load, own, store
 
 __all__ = ["stencil_rows"]
 
+_BLOCK = 1 << 14
+# Bytes of the result that passes go over together: they stay in the first cache.
+
 _jit = kept_njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
@@ -74,13 +77,18 @@ def stencil_rows(
     for t in range(count):
         near[t] = (move0[taps[t, 0]] * n1 + move1[taps[t, 1]]) * n2
         along[t] = taps[t, 2]
-    copy = np.empty(max(source.shape[0], 1), x.dtype)
+    most_rows = max(1, _BLOCK // max(m2 * x.itemsize, 1))
+    copy = np.empty(max(source.shape[0], 1) * most_rows, x.dtype)
     for i in range(part[0], part[1]):
-        for j in range(part[2], part[3]):
+        j = part[2]
+        while j < part[3]:
             at = (i * m1 + j) * m2
-            # What each tap reads in this row: a list of rows with weights.
+            # What each tap reads: a list of rows with weights; plain rows are done several at once.
             used = count * 0  # no literal, for which all would be compiled again
+            block = used + 1
             if plain0[i] and plain1[j]:
+                while j + block < part[3] and block < most_rows and plain1[j + block]:
+                    block += 1
                 row = (i * n1 + j) * n2
                 for t in range(count):
                     rows[t] = row + near[t]
@@ -102,12 +110,13 @@ def stencil_rows(
                             factors[used] = weights[t] if alike else -weights[t]
                             shifts[used] = along[t]
                             used += 1
-            _row(
+            _rows(
                 x,
                 rows,
                 factors,
                 shifts,
                 used,
+                block,
                 n2,
                 m2,
                 bases,
@@ -124,16 +133,18 @@ def stencil_rows(
                 not added,
             )
             if updated:
-                _update(out, u, v, d, beta, at, m2)
+                _update(out, u, v, d, beta, at, block * m2)
+            j += block
 
 
 @_jit
-def _row(
+def _rows(
     x: Any,
     rows: Any,
     factors: Any,
     shifts: Any,
     used: Any,
+    block: Any,
     n2: Any,
     m2: Any,
     bases: Any,
@@ -149,11 +160,11 @@ def _row(
     at: Any,
     fresh: Any,
 ) -> None:
-    """One row of the result: runs of taps of one kind, in the order of the taps."""
+    """A block of rows of the result: runs of taps of one kind, in the order of the taps."""
     if used == 0 and fresh:
-        for k in range(m2):
+        for k in range(block * m2):
             out[at + k] = x.dtype.type(0)
-    lowest = moves[0]
+    lowest, span = moves[0], source.shape[0]
     first = 0
     while first < used:
         last = first
@@ -161,75 +172,94 @@ def _row(
             while last < used and whole[shifts[last]]:
                 bases[last] = rows[last] + moves[shifts[last]]
                 last += 1
-            _passes(x, factors, bases, first, last, m2, out, at, fresh)
-        elif source.shape[0] > 0:
+            _passes(x, factors, bases, first, last, block, n2, m2, m2, out, at, fresh)
+        elif span > 0:
             row = rows[first]
             while last < used and rows[last] == row and not whole[shifts[last]]:
                 bases[last] = moves[shifts[last]] - lowest
                 last += 1
-            _copied(x, row, n2, lowest, source, sign_of, copy)
-            _passes(copy, factors, bases, first, last, m2, out, at, fresh)
+            _copied(x, row, block, n2, lowest, source, sign_of, copy)
+            _passes(copy, factors, bases, first, last, block, span, m2, m2, out, at, fresh)
         else:
+            begin, end = inner
             while last < used and not whole[shifts[last]]:
-                bases[last] = rows[last] + moves[shifts[last]] + inner[0]
+                bases[last] = rows[last] + moves[shifts[last]] + begin
                 last += 1
-            _passes(x, factors, bases, first, last, inner[1] - inner[0], out, at + inner[0], fresh)
-            for side in range(2):
-                begin, end = (0, inner[0]) if side == 0 else (inner[1], m2)
-                for k in range(begin, end):
-                    total = x.dtype.type(0) if fresh else out[at + k]
-                    for t in range(first, last):
-                        for r in range(table.shape[2]):
-                            p = table[shifts[t], k, r]
-                            if p >= 0 and signs[shifts[t], k, r] > 0:
-                                total += x[rows[t] + p] * factors[t]
-                            elif p >= 0:
-                                total -= x[rows[t] + p] * factors[t]
-                    out[at + k] = total
+            _passes(
+                x, factors, bases, first, last, block, n2, end - begin, m2, out, at + begin, fresh
+            )
+            for edge in range(block * (m2 - (end - begin))):
+                line, place = divmod(edge, m2 - (end - begin))
+                k = place if place < begin else place + end - begin
+                to = at + line * m2 + k
+                total = x.dtype.type(0) if fresh else out[to]
+                for t in range(first, last):
+                    for r in range(table.shape[2]):
+                        p = table[shifts[t], k, r]
+                        if p >= 0 and signs[shifts[t], k, r] > 0:
+                            total += x[rows[t] + line * n2 + p] * factors[t]
+                        elif p >= 0:
+                            total -= x[rows[t] + line * n2 + p] * factors[t]
+                out[to] = total
         fresh = False
         first = last
 
 
 @_jit
-def _copied(x: Any, row: Any, n: Any, lowest: Any, source: Any, sign: Any, copy: Any) -> None:
-    """A row with what is beyond its ends; entry e stands at place `e + lowest`."""
-    size = copy.shape[0]
+def _copied(
+    x: Any, row: Any, block: Any, n: Any, lowest: Any, source: Any, sign: Any, copy: Any
+) -> None:
+    """Rows with what is beyond their ends; entry e of one stands at place `e + lowest`."""
+    size = source.shape[0]
     begin = min(max(-lowest, 0), size)
     end = max(min(n - lowest, size), begin)
-    for e in range(begin, end):
-        store(copy, e, load(x, row + lowest + e))
-    for side in range(2):
-        first, last = (0, begin) if side == 0 else (end, size)
-        for e in range(first, last):
-            value = x[row + source[e]] if sign[e] != 0 else x.dtype.type(0)
-            copy[e] = value if sign[e] >= 0 else -value
-    if end > begin:
-        # Faces on a wall may be read as zero.
-        if sign[begin] == 0:
-            copy[begin] = x.dtype.type(0)
-        if sign[end - 1] == 0:
-            copy[end - 1] = x.dtype.type(0)
+    for line in range(block):
+        here, at = row + line * n, line * size
+        for e in range(begin, end):
+            store(copy, at + e, load(x, here + lowest + e))
+        for outside in range(size - (end - begin)):
+            e = outside if outside < begin else outside + end - begin
+            value = x[here + source[e]] if sign[e] != 0 else x.dtype.type(0)
+            copy[at + e] = value if sign[e] >= 0 else -value
+        if end > begin:
+            # Faces on a wall may be read as zero.
+            if sign[begin] == 0:
+                copy[at + begin] = x.dtype.type(0)
+            if sign[end - 1] == 0:
+                copy[at + end - 1] = x.dtype.type(0)
 
 
 @_jit
 def _passes(
-    x: Any, factors: Any, bases: Any, first: Any, last: Any, n: Any, out: Any, at: Any, fresh: Any
+    x: Any,
+    factors: Any,
+    bases: Any,
+    first: Any,
+    last: Any,
+    block: Any,
+    apart: Any,
+    n: Any,
+    pitch: Any,
+    out: Any,
+    at: Any,
+    fresh: Any,
 ) -> None:
+    """Taps `first` to `last` of a block of rows, `apart` entries apart in x and `pitch` in out."""
     if n <= 0:
         return
     while first < last:
         left = last - first
         if left >= 8:
-            _pass8(x, factors, bases, first, n, out, at, fresh)
+            _pass8(x, factors, bases, first, block, apart, n, pitch, out, at, fresh)
             first += 8
         elif left >= 4:
-            _pass4(x, factors, bases, first, n, out, at, fresh)
+            _pass4(x, factors, bases, first, block, apart, n, pitch, out, at, fresh)
             first += 4
         elif left >= 2:
-            _pass2(x, factors, bases, first, n, out, at, fresh)
+            _pass2(x, factors, bases, first, block, apart, n, pitch, out, at, fresh)
             first += 2
         else:
-            _pass1(x, factors, bases, first, n, out, at, fresh)
+            _pass1(x, factors, bases, first, block, apart, n, pitch, out, at, fresh)
             first += 1
         fresh = False
 
@@ -250,92 +280,155 @@ def _update(out: Any, u: Any, v: Any, d: Any, beta: Any, at: Any, n: Any) -> Non
 
 @_jit
 def _pass1(
-    x: Any, factors: Any, bases: Any, first: Any, n: Any, out: Any, at: Any, fresh: Any
+    x: Any,
+    factors: Any,
+    bases: Any,
+    first: Any,
+    block: Any,
+    apart: Any,
+    n: Any,
+    pitch: Any,
+    out: Any,
+    at: Any,
+    fresh: Any,
 ) -> None:
-    w0, b0 = factors[first], bases[first]
-    if fresh:
-        for k in range(n):
-            s = load(x, b0 + k) * w0
-            store(out, at + k, s)
-        return
-    for k in range(n):
-        s = own(out, at + k) + load(x, b0 + k) * w0
-        store(out, at + k, s)
+    w0 = factors[first]
+    for row in range(block):
+        to, move = at + row * pitch, row * apart
+        b0 = bases[first] + move
+        if fresh:
+            for k in range(n):
+                s = load(x, b0 + k) * w0
+                store(out, to + k, s)
+        else:
+            for k in range(n):
+                s = own(out, to + k) + load(x, b0 + k) * w0
+                store(out, to + k, s)
 
 
 @_jit
 def _pass2(
-    x: Any, factors: Any, bases: Any, first: Any, n: Any, out: Any, at: Any, fresh: Any
+    x: Any,
+    factors: Any,
+    bases: Any,
+    first: Any,
+    block: Any,
+    apart: Any,
+    n: Any,
+    pitch: Any,
+    out: Any,
+    at: Any,
+    fresh: Any,
 ) -> None:
-    w0, b0 = factors[first], bases[first]
-    w1, b1 = factors[first + 1], bases[first + 1]
-    if fresh:
-        for k in range(n):
-            s = load(x, b0 + k) * w0
-            s += load(x, b1 + k) * w1
-            store(out, at + k, s)
-        return
-    for k in range(n):
-        s = own(out, at + k) + load(x, b0 + k) * w0
-        s += load(x, b1 + k) * w1
-        store(out, at + k, s)
+    w0 = factors[first]
+    w1 = factors[first + 1]
+    for row in range(block):
+        to, move = at + row * pitch, row * apart
+        b0 = bases[first] + move
+        b1 = bases[first + 1] + move
+        if fresh:
+            for k in range(n):
+                s = load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                store(out, to + k, s)
+        else:
+            for k in range(n):
+                s = own(out, to + k) + load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                store(out, to + k, s)
 
 
 @_jit
 def _pass4(
-    x: Any, factors: Any, bases: Any, first: Any, n: Any, out: Any, at: Any, fresh: Any
+    x: Any,
+    factors: Any,
+    bases: Any,
+    first: Any,
+    block: Any,
+    apart: Any,
+    n: Any,
+    pitch: Any,
+    out: Any,
+    at: Any,
+    fresh: Any,
 ) -> None:
-    w0, b0 = factors[first], bases[first]
-    w1, b1 = factors[first + 1], bases[first + 1]
-    w2, b2 = factors[first + 2], bases[first + 2]
-    w3, b3 = factors[first + 3], bases[first + 3]
-    if fresh:
-        for k in range(n):
-            s = load(x, b0 + k) * w0
-            s += load(x, b1 + k) * w1
-            s += load(x, b2 + k) * w2
-            s += load(x, b3 + k) * w3
-            store(out, at + k, s)
-        return
-    for k in range(n):
-        s = own(out, at + k) + load(x, b0 + k) * w0
-        s += load(x, b1 + k) * w1
-        s += load(x, b2 + k) * w2
-        s += load(x, b3 + k) * w3
-        store(out, at + k, s)
+    w0 = factors[first]
+    w1 = factors[first + 1]
+    w2 = factors[first + 2]
+    w3 = factors[first + 3]
+    for row in range(block):
+        to, move = at + row * pitch, row * apart
+        b0 = bases[first] + move
+        b1 = bases[first + 1] + move
+        b2 = bases[first + 2] + move
+        b3 = bases[first + 3] + move
+        if fresh:
+            for k in range(n):
+                s = load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                s += load(x, b2 + k) * w2
+                s += load(x, b3 + k) * w3
+                store(out, to + k, s)
+        else:
+            for k in range(n):
+                s = own(out, to + k) + load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                s += load(x, b2 + k) * w2
+                s += load(x, b3 + k) * w3
+                store(out, to + k, s)
 
 
 @_jit
 def _pass8(
-    x: Any, factors: Any, bases: Any, first: Any, n: Any, out: Any, at: Any, fresh: Any
+    x: Any,
+    factors: Any,
+    bases: Any,
+    first: Any,
+    block: Any,
+    apart: Any,
+    n: Any,
+    pitch: Any,
+    out: Any,
+    at: Any,
+    fresh: Any,
 ) -> None:
-    w0, b0 = factors[first], bases[first]
-    w1, b1 = factors[first + 1], bases[first + 1]
-    w2, b2 = factors[first + 2], bases[first + 2]
-    w3, b3 = factors[first + 3], bases[first + 3]
-    w4, b4 = factors[first + 4], bases[first + 4]
-    w5, b5 = factors[first + 5], bases[first + 5]
-    w6, b6 = factors[first + 6], bases[first + 6]
-    w7, b7 = factors[first + 7], bases[first + 7]
-    if fresh:
-        for k in range(n):
-            s = load(x, b0 + k) * w0
-            s += load(x, b1 + k) * w1
-            s += load(x, b2 + k) * w2
-            s += load(x, b3 + k) * w3
-            s += load(x, b4 + k) * w4
-            s += load(x, b5 + k) * w5
-            s += load(x, b6 + k) * w6
-            s += load(x, b7 + k) * w7
-            store(out, at + k, s)
-        return
-    for k in range(n):
-        s = own(out, at + k) + load(x, b0 + k) * w0
-        s += load(x, b1 + k) * w1
-        s += load(x, b2 + k) * w2
-        s += load(x, b3 + k) * w3
-        s += load(x, b4 + k) * w4
-        s += load(x, b5 + k) * w5
-        s += load(x, b6 + k) * w6
-        s += load(x, b7 + k) * w7
-        store(out, at + k, s)
+    w0 = factors[first]
+    w1 = factors[first + 1]
+    w2 = factors[first + 2]
+    w3 = factors[first + 3]
+    w4 = factors[first + 4]
+    w5 = factors[first + 5]
+    w6 = factors[first + 6]
+    w7 = factors[first + 7]
+    for row in range(block):
+        to, move = at + row * pitch, row * apart
+        b0 = bases[first] + move
+        b1 = bases[first + 1] + move
+        b2 = bases[first + 2] + move
+        b3 = bases[first + 3] + move
+        b4 = bases[first + 4] + move
+        b5 = bases[first + 5] + move
+        b6 = bases[first + 6] + move
+        b7 = bases[first + 7] + move
+        if fresh:
+            for k in range(n):
+                s = load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                s += load(x, b2 + k) * w2
+                s += load(x, b3 + k) * w3
+                s += load(x, b4 + k) * w4
+                s += load(x, b5 + k) * w5
+                s += load(x, b6 + k) * w6
+                s += load(x, b7 + k) * w7
+                store(out, to + k, s)
+        else:
+            for k in range(n):
+                s = own(out, to + k) + load(x, b0 + k) * w0
+                s += load(x, b1 + k) * w1
+                s += load(x, b2 + k) * w2
+                s += load(x, b3 + k) * w3
+                s += load(x, b4 + k) * w4
+                s += load(x, b5 + k) * w5
+                s += load(x, b6 + k) * w6
+                s += load(x, b7 + k) * w7
+                store(out, to + k, s)

@@ -40,7 +40,7 @@ def servable(
     if len(lines[0]) > 3:
         return f"it serves up to three axes, not {len(lines[0])}"
     if fields:
-        return "it has no coefficient fields"
+        return "rows know no coefficient fields"
     if any(line.whole for row in lines for line in row):
         return "the place of a padded block is data"
     return None
