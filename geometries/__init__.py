@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from geometries.analytic.gather_volume import ConeGather
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
+    from geometries.analytic.streamed import (
+        explain_fbp_into,
+        explain_fdk_into,
+        fbp_into,
+        fdk_into,
+    )
     from geometries.analytic.weights import (
         AngularWeights,
         CosineWeights,
@@ -73,9 +79,13 @@ __all__ = [
     "center_to_offset",
     "crop_columns",
     "displaced_weights",
+    "explain_fbp_into",
+    "explain_fdk_into",
     "fbp",
+    "fbp_into",
     "fbp_operator",
     "fdk",
+    "fdk_into",
     "fdk_operator",
     "find_center",
     "flip_columns",
@@ -118,6 +128,10 @@ _LATER = {
     "fdk": "geometries.analytic.reconstruct",
     "fdk_operator": "geometries.analytic.reconstruct",
     "fbp_operator": "geometries.analytic.reconstruct",
+    "explain_fbp_into": "geometries.analytic.streamed",
+    "explain_fdk_into": "geometries.analytic.streamed",
+    "fbp_into": "geometries.analytic.streamed",
+    "fdk_into": "geometries.analytic.streamed",
     "Scan": "geometries.scans.files",
     "load_scan": "geometries.scans.files",
     "find_center": "geometries.scans.center",

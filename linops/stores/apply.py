@@ -138,10 +138,16 @@ class Stream:
         batch: tuple[int, ...] = (),
         check_finite: bool = False,
         show: Any = False,
+        ahead: bool = True,
     ) -> None:
-        """Write the result; stores are one a member, and checked."""
+        """Write the result; stores are one a member, and checked.
+
+        Values that are not finite are found before the first write, or without `ahead` as they are
+        read, for targets that nobody else sees.
+        """
         looks = check_finite and any(np.dtype(s.dtype).kind in "fc" for s in sources)
         later = len(self.rows) == 1 and self.rows[0][1].reads_all_first and not batch
+        later = later or not ahead
         count = sum(1 for _, cutting in self.rows for _ in cutting.tiles()) * math.prod(batch)
         bar = drawn_bar(show, self.A.name, count)
         members = list(np.ndindex(batch))
@@ -153,7 +159,7 @@ class Stream:
             for (row, cutting), at in itertools.product(self.rows, members):
                 for tile in cutting.tiles():
                     values = _computed(cutting, tile, sources[row.domain], at, first)
-                    first = False
+                    first = first and not ahead
                     written = zip(targets[row.codomain], tile.writes, values, strict=True)
                     for store, ranges, value in written:
                         _put(store, at, ranges, value)
