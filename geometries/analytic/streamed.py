@@ -171,7 +171,7 @@ def _explained(
 
 def _parts(whole: LinearOperator) -> tuple[LinearOperator, LinearOperator] | None:
     """The gather and what comes before it; None where a block of a scan hides them."""
-    terms = getattr(whole, "terms", ())
+    terms: tuple[Any, ...] = getattr(whole, "terms", ())
     if len(terms) < 2 or not isinstance(terms[0], (Gather, ConeGather)):
         return None
     return terms[0], flat_product(list(terms[1:]))
