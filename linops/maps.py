@@ -83,6 +83,8 @@ class Operator(ABC):
     # Under a trace of JAX the hooks bind a primitive for themselves (programs on many devices).
     _aliases: bool = False
     # The result may share memory with the input; `calling` copies it where it leaves.
+    _accumulated: ClassVar[bool] = False
+    # What a call gives is wider than the codomain says: a float64, whatever the dtype.
     _host_arrays: ClassVar[Mapping[str, str]] = {}
     # 64-bit tables, with their dtype, that compiled code reads: JAX carries their bits.
     _alike: ClassVar[Mapping[str, str]] = {}

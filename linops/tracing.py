@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar, cast
 
-__all__ = ["compiling", "outside", "run_outside", "untraced"]
+__all__ = ["as_constant", "compiling", "outside", "run_outside", "untraced"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,10 +49,19 @@ def run_outside(function: _F) -> _F:
     return cast(_F, wrapped)
 
 
+def as_constant(function: _F) -> _F:
+    """Mark a function of an operator that gives the same plain value at each call: it runs while
+    the graph is made, is not traced, and the operator's identity is guarded."""
+    # What torch.compiler.assume_constant_result does, without an import of torch.
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 _codes: set[CodeType] = set()
 _eagerly: Any = None
 
 
+@as_constant
 def _prepare() -> bool:
     """Define what torch has to be imported for."""
     global _eagerly
@@ -70,7 +79,3 @@ def _prepare() -> bool:
         for code in _codes:
             frames.set_code_exec_strategy(code, frames.FrameExecStrategy(skip, skip))
     return True
-
-
-# What torch.compiler.assume_constant_result does, without an import of torch: run, not traced.
-_prepare._dynamo_marked_constant = True  # type: ignore[attr-defined]

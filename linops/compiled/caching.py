@@ -4,15 +4,23 @@ Numba keeps what it compiled beside the source file, or under the user's home. A
 cannot be written, used without a home (containers, jobs on a grid), has neither: functions are then
 compiled anew in each process, which one warning tells. So are those whose folder is full, or was
 taken away.
+
+Processes that share a folder do not disturb each other. Numba numbers its files in the order in
+which they come, and names one in the index before it is written: of two processes that compile one
+function for two types at one time, one can write its code under the other's name, and after an
+edit of the source the code of before it can be loaded. Here a file is named by what it holds, and
+is written first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
 
 __all__ = ["kept_njit"]
 
@@ -35,6 +43,7 @@ def kept_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             _tell(error)
             return njit(function, **options)
         cache = compiled._cache
+        cache._cache_file = _Files.beside(cache._cache_file)
         save, load = cache.save_overload, cache.load_overload
 
         def save_overload(*of: Any) -> None:
@@ -54,6 +63,26 @@ def kept_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return compiled
 
     return decorated
+
+
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """An index and the files of code that it names, by digests of types, machine and source."""
+
+    @classmethod
+    def beside(cls, other: IndexDataCacheFile) -> _Files:
+        """The same files of Numba's, under this rule."""
+        found = cls.__new__(cls)
+        found.__dict__.update(other.__dict__)
+        return found
+
+    def save(self, key: Any, data: Any) -> None:
+        named = repr((key, self._source_stamp, self._version)).encode()
+        name = self._data_name(int(hashlib.sha256(named).hexdigest()[:15], 16))
+        self._save_data(name, data)
+        # What another process adds meanwhile is left out, and compiled again by whoever needs it.
+        overloads = self._load_index()
+        if overloads.get(key) != name:
+            self._save_index({**overloads, key: name})
 
 
 def _tell(error: BaseException) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import arguments, arrays, calling
+from linops import arguments, arrays, calling, tracing
 from linops.algebra.origins import check
 from linops.arrays import Array
 from linops.autocast import own_precision
@@ -60,19 +59,28 @@ class Functional(Operator):
     `f + g`, `a * f` (a >= 0), `f.shifted(b)` and `f @ A` are functionals again.
     """
 
+    _accumulated: ClassVar[bool] = True
+
     def __init__(
         self, domain: AnySpace, rule: str | Rule | None = None, name: str | None = None
     ) -> None:
         super().__init__(domain, Space((), real_of(domain.dtype)), rule, name=name)
 
-    @own_precision
     def __call__(self, x: Any) -> Any:
+        if tracing.compiling():
+            from linops.transforms import torch_compile
+
+            return torch_compile.applied(self, x)
+        return self._called(x)
+
+    @own_precision
+    def _called(self, x: Any) -> Any:
         x = self._admit(x)
         if self.batched or not calling.batch_shape(x, self.domain):
             return _number(self._value(x))
         return self._forward(x)
 
-    @cached_property
+    @property
     def gradient(self) -> Operator:
         """The gradient: `f.gradient(x)`, of the shape of x; an operator with rule and Jacobian.
 
@@ -81,7 +89,12 @@ class Functional(Operator):
         TypeError
             When it is applied, where the functional has none.
         """
-        return self._make_gradient()
+        if tracing.compiling():
+            _make_gradient(self)
+        elif "_cache_gradient" not in self.__dict__:
+            self.__dict__["_cache_gradient"] = self._make_gradient()
+        made: Operator = self._cache_gradient  # type: ignore[attr-defined]
+        return made
 
     @own_precision
     def prox(self, x: Any, step: Any) -> Any:
@@ -265,6 +278,12 @@ class Functional(Operator):
 
 
 arguments.declare("Functional", arguments.Kind("a functional", (Functional,)))
+
+
+@tracing.as_constant
+def _make_gradient(functional: Functional) -> bool:
+    functional.__dict__.setdefault("_cache_gradient", functional._make_gradient())
+    return True
 
 
 def recorded(x: Any) -> bool:

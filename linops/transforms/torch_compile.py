@@ -4,8 +4,10 @@
     A @ x    a break: torch's tracer knows `@` beside a tensor as a product of tensors alone
 
 The node stands for any operator that lives outside the compiled function and whose own arrays
-require no gradient; its output is contiguous. Everything else breaks the graph and runs as in eager
-mode, derivatives included (`linops/tracing.py`).
+require no gradient: a linear map, another map, a functional (an array without axes then, no Python
+float) or a gradient. Its output is contiguous. Backward, a linear map is the other one of its pair;
+any other map is the adjoint of its Jacobian, a functional its gradient. Everything else breaks the
+graph and runs as in eager mode, derivatives included (`linops/tracing.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import functools
 import itertools
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from linops import tracing
+import numpy as np
+
+from linops import arrays, autocast, tracing
 from linops.errors import ShapeError
 from linops.precision import complex_of
-from linops.space import ProductSpace
+from linops.space import ProductSpace, Space
+from linops.transforms.torch_function import recording, records_in_constants
 
 __all__ = ["applied"]
 
@@ -29,8 +35,8 @@ def applied(operator: Any, x: Any) -> Any:
     key = _key(operator)
     if key == "":
         return tracing.outside(type(operator).__call__, operator, x)
-    several = isinstance(x, (tuple, list))
-    out = sys.modules["torch"].ops.linops.apply(list(x) if several else [x], key, False)
+    parts, ops = list(x) if isinstance(x, (tuple, list)) else [x], sys.modules["torch"].ops.linops
+    out = ops.apply(parts, key, False) if operator.linear else ops.map(parts, key)
     return tuple(out) if isinstance(operator.codomain, ProductSpace) else out[0]
 
 
@@ -38,12 +44,11 @@ _numbers = itertools.count()
 _operators: dict[str, Any] = {}  # a graph that applies an operator keeps it alive
 
 
+@tracing.as_constant
 def _key(operator: Any) -> str:
     """The name under which the op finds the operator; empty where the op does not serve it."""
-    from linops.transforms.torch_function import records_in_constants
-
     _define()
-    if not operator.linear or "_open" in operator.__dict__:
+    if "_open" in operator.__dict__:
         return ""
     if records_in_constants(operator):
         return ""
@@ -55,56 +60,172 @@ def _key(operator: Any) -> str:
     return found
 
 
-# As torch.compiler.assume_constant_result has it: run while the graph is made, with a guard for the
-# identity of the operator.
-_key._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 @functools.cache
 def _define() -> None:
-    """Register `torch.ops.linops.apply(Tensor[] parts, str key, bool adjoint) -> Tensor[]`."""
+    """Register the ops, all of which take and give lists of tensors:
+
+    apply(parts, key, adjoint)           a linear operator, or its adjoint
+    map(parts, key)                      any other
+    pull_back(parts, cotangents, key)    the adjoint of its derivative
+    """
     import torch
 
-    def applied_to(operator: Any, parts: Sequence[Any]) -> list[Any]:
-        y = operator(tuple(parts) if isinstance(operator.domain, ProductSpace) else parts[0])
-        several = isinstance(operator.codomain, ProductSpace)
-        return [part.contiguous() for part in (y if several else (y,))]
-
-    def chosen(key: str, adjoint: bool) -> Any:
-        operator = _operators[key]
-        return operator.H if adjoint else operator
-
     def run(parts: Sequence[Any], key: str, adjoint: bool) -> list[Any]:
-        return applied_to(chosen(key, adjoint), parts)
+        return _applied_to(_chosen(key, adjoint), parts)
 
-    def shapes(parts: Sequence[Any], key: str, adjoint: bool) -> list[Any]:
-        operator = chosen(key, adjoint)
-        members, first = operator.domain.members, parts[0]
-        if len(members) != len(parts):
-            raise ShapeError(f"{operator.name} takes {len(members)} arrays, got {len(parts)}")
-        for part, member in zip(parts, members, strict=True):
-            member.check_shape(part, operator.name)
-        batch = tuple(first.shape)[: first.ndim - members[0].ndim]
-        extended = not operator.domain.is_complex and any(part.is_complex() for part in parts)
-        found = []
-        for space in operator.codomain.members:
-            dtype = complex_of(space.dtype) if extended else space.dtype
-            found.append(first.new_empty((*batch, *space.shape), dtype=getattr(torch, dtype.name)))
-        return found
+    def fake(parts: Sequence[Any], key: str, adjoint: bool) -> list[Any]:
+        return _empty(_chosen(key, adjoint), parts)
 
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
         parts, ctx.key, ctx.adjoint = inputs
         ctx.dtypes = [part.dtype for part in parts]
 
     def backward(ctx: Any, gradients: Any) -> Any:
         back = torch.ops.linops.apply(list(gradients), ctx.key, not ctx.adjoint)
-        found = [
-            (part.real if part.is_complex() and not dtype.is_complex else part).to(dtype)
-            for part, dtype in zip(back, ctx.dtypes, strict=True)
-        ]
-        return found, None, None
+        return _like(back, ctx.dtypes), None, None
 
     schema = "(Tensor[] parts, str key, bool adjoint) -> Tensor[]"
     op = torch.library.custom_op("linops::apply", run, mutates_args=(), schema=schema)
-    op.register_fake(shapes)
-    op.register_autograd(backward, setup_context=setup_context)
+    op.register_fake(fake)
+    op.register_autograd(backward, setup_context=keep)
+
+    def run_map(parts: Sequence[Any], key: str) -> list[Any]:
+        return _applied_to(_operators[key], parts)
+
+    def fake_map(parts: Sequence[Any], key: str) -> list[Any]:
+        return _empty(_operators[key], parts)
+
+    def keep_parts(ctx: Any, inputs: Any, output: Any) -> None:
+        parts, ctx.key = inputs
+        ctx.save_for_backward(*parts)
+
+    def backward_of_map(ctx: Any, gradients: Any) -> Any:
+        parts = list(ctx.saved_tensors)
+        back = torch.ops.linops.pull_back(parts, list(gradients), ctx.key)
+        return _like(back, [part.dtype for part in parts]), None
+
+    schema = "(Tensor[] parts, str key) -> Tensor[]"
+    op = torch.library.custom_op("linops::map", run_map, mutates_args=(), schema=schema)
+    op.register_fake(fake_map)
+    op.register_autograd(backward_of_map, setup_context=keep_parts)
+
+    def pull(parts: Sequence[Any], cotangents: Sequence[Any], key: str) -> list[Any]:
+        return _pulled_back(_operators[key], parts, cotangents)
+
+    def fake_pull(parts: Sequence[Any], cotangents: Sequence[Any], key: str) -> list[Any]:
+        members = _operators[key].domain.members
+        return [
+            part.new_empty(tuple(part.shape), dtype=getattr(torch, member.dtype.name))
+            for part, member in zip(parts, members, strict=True)
+        ]
+
+    schema = "(Tensor[] parts, Tensor[] cotangents, str key) -> Tensor[]"
+    op = torch.library.custom_op("linops::pull_back", pull, mutates_args=(), schema=schema)
+    op.register_fake(fake_pull)
+
+
+def _chosen(key: str, adjoint: bool) -> Any:
+    operator = _operators[key]
+    return operator.H if adjoint else operator
+
+
+def _applied_to(operator: Any, parts: Sequence[Any]) -> list[Any]:
+    y = operator(tuple(parts) if isinstance(operator.domain, ProductSpace) else parts[0])
+    found = list(y) if isinstance(operator.codomain, ProductSpace) else [y]
+    for number in range(len(found)):
+        if not arrays.is_torch(found[number]):  # the value of a functional, a Python float
+            found[number] = arrays.convert(np.asarray(found[number], "float64"), parts[0])
+    return [
+        arrays.cast(part, _dtype(operator, space, parts)).contiguous()
+        for part, space in zip(found, operator.codomain.members, strict=True)
+    ]
+
+
+def _empty(operator: Any, parts: Sequence[Any]) -> list[Any]:
+    """What `_applied_to` gives, without values."""
+    members, first = operator.domain.members, parts[0]
+    if len(members) != len(parts):
+        raise ShapeError(f"{operator.name} takes {len(members)} arrays, got {len(parts)}")
+    for part, member in zip(parts, members, strict=True):
+        member.check_shape(part, operator.name)
+    batch = tuple(first.shape)[: first.ndim - members[0].ndim]
+    torch = sys.modules["torch"]
+    return [
+        first.new_empty(
+            (*batch, *space.shape), dtype=getattr(torch, _dtype(operator, space, parts).name)
+        )
+        for space in operator.codomain.members
+    ]
+
+
+def _dtype(operator: Any, space: Space, parts: Sequence[Any]) -> np.dtype:
+    if operator._accumulated:  # as the Python float that it is in eager mode
+        return np.dtype("float64")
+    extended = not operator.domain.is_complex and any(part.is_complex() for part in parts)
+    return complex_of(space.dtype) if extended else space.dtype
+
+
+def _pulled_back(operator: Any, parts: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    """The adjoint of the derivative at `parts`, which may have batch axes, for each cotangent."""
+    members = operator.domain.members
+    batch = tuple(parts[0].shape)[: parts[0].ndim - members[0].ndim]
+    several = isinstance(operator.domain, ProductSpace)
+    several_out = isinstance(operator.codomain, ProductSpace)
+    torch = sys.modules["torch"]
+
+    def one(index: tuple[int, ...]) -> list[Any]:
+        x = tuple(part[index] for part in parts)
+        y = tuple(
+            # Those of a functional are as wide as its value, wider than its codomain.
+            arrays.cast(part[index], member.dtype).contiguous()
+            for part, member in zip(cotangents, operator.codomain.members, strict=True)
+        )
+        try:
+            with autocast.off(parts[0].device.type):
+                back = operator.jacobian(x if several else x[0]).H(y if several_out else y[0])
+        except TypeError:  # declares none: what eager mode records
+            return _recorded_back(operator, x, y)
+        return list(back) if several else [back]
+
+    rows = [one(index) for index in np.ndindex(*batch)]
+    found = []
+    for number, (part, member) in enumerate(zip(parts, members, strict=True)):
+        shape, dtype = tuple(part.shape), getattr(torch, member.dtype.name)
+        if not rows:
+            found.append(part.new_zeros(shape, dtype=dtype))
+            continue
+        stacked = torch.stack([row[number].to(dtype) for row in rows])
+        found.append(stacked.reshape(shape).contiguous())
+    return found
+
+
+def _recorded_back(operator: Any, x: Sequence[Any], y: Sequence[Any]) -> list[Any]:
+    """The same by torch's own record of the operator's array code."""
+    torch = sys.modules["torch"]
+
+    def run() -> list[Any]:
+        leaves = [part.detach().requires_grad_() for part in x]
+        out = operator(tuple(leaves) if isinstance(operator.domain, ProductSpace) else leaves[0])
+        outs = list(out) if isinstance(operator.codomain, ProductSpace) else [out]
+        # Of what does not depend on x nothing is recorded.
+        pairs = [pair for pair in zip(outs, y, strict=True) if recording(pair[0])]
+        if not pairs:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        grads = torch.autograd.grad(
+            [out for out, _ in pairs],
+            leaves,
+            [cotangent.to(out.dtype) for out, cotangent in pairs],
+            materialize_grads=True,
+        )
+        return list(grads)
+
+    with ThreadPoolExecutor(1) as thread:  # within an op torch records nothing
+        return thread.submit(run).result()
+
+
+def _like(parts: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
+    """Gradients in the dtypes of what they belong to."""
+    return [
+        (part.real if part.is_complex() and not dtype.is_complex else part).to(dtype)
+        for part, dtype in zip(parts, dtypes, strict=True)
+    ]

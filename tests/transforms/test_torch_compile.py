@@ -75,6 +75,73 @@ def test_batches_product_spaces_and_adjoints() -> None:
     near(x.grad, np.ones((4, 3)) @ matrix)
 
 
+class Square(lo.Operator):
+    """x -> x^2, with or without a declared derivative."""
+
+    def __init__(self, declared: bool) -> None:
+        super().__init__(lo.Space(4), lo.Space(4))
+        self.declared = declared
+
+    def _apply(self, x: Any) -> Any:
+        # NumPy's own code knows no derivative: the declared one is what runs.
+        return np.square(np.asarray(x)) if self.declared else x * x
+
+    def _jacobian(self, x: Any) -> lo.LinearOperator:
+        return lo.Diagonal(2 * x) if self.declared else super()._jacobian(x)
+
+
+def gradient_of(function: Callable[..., Any], *x: Any) -> list[Any]:
+    """Value and gradients of the compiled function, no graph breaks allowed."""
+    leaves = [part.clone().requires_grad_() for part in x]
+    out = compiled(function, fullgraph=True)(*leaves)
+    return [out, *torch.autograd.grad(out.sum(), leaves)]
+
+
+def test_functionals_and_their_gradients_are_nodes() -> None:
+    s, A = lo.Space((2, 3)), lo.Diagonal(np.arange(6, dtype="float32").reshape(2, 3))
+    loss, magnitude, tv = lo.LeastSquares(s) @ A, lo.L1(s), lo.TotalVariation(s)
+    x = np.array([[3, 1, -2], [0.5, -1, 4]])
+    d = np.arange(6).reshape(2, 3)
+    t = torch.tensor(x, dtype=torch.float32)
+
+    def objective(x: Any) -> Any:
+        return loss(x) + 0.5 * magnitude(2 * x)
+
+    value, gradient = gradient_of(objective, t)
+    assert value.dtype == torch.float64 and not value.ndim
+    near(value, 0.5 * ((d * x) ** 2).sum() + np.abs(x).sum())
+    near(gradient, d**2 * x + np.sign(x))
+    # With batch axes there is a value, and a gradient, for each member.
+    value, gradient = gradient_of(objective, torch.stack([t, 2 * t]))
+    near(value, [0.5 * f**2 * ((d * x) ** 2).sum() + f * np.abs(x).sum() for f in (1, 2)])
+    near(gradient, np.stack([f * d**2 * x + np.sign(x) for f in (1, 2)]))
+    # A step of descent, and its derivative: the Hessian's action.
+    value, gradient = gradient_of(lambda x: x - 0.1 * loss.gradient(x), t)
+    near(value, x - 0.1 * d**2 * x)
+    near(gradient, 1 - 0.1 * d**2)
+    # Differences along both axes, at an image that is flat: no division by zero.
+    value, gradient = gradient_of(lambda x: tv(x) + tv.gradient(x).sum(), torch.zeros(2, 3))
+    near(value, tv(np.zeros((2, 3), "float32")))
+    assert torch.isfinite(gradient).all()
+    pair = lo.separable([lo.Quadratic(s), lo.LeastSquares(s)])
+    value, *gradients = gradient_of(lambda x, y: pair((x, 3 * y)), t, t)
+    near(value, 0.5 * 10 * (x**2).sum())
+    near(gradients[0], x)
+    near(gradients[1], 9 * x)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_maps_that_are_not_linear_are_nodes(declared: bool) -> None:
+    square, m = Square(declared), np.arange(12, dtype="float32").reshape(3, 4)
+    model = lo.Matrix(m) @ square
+    x = np.array([[1, 2, -1, 3], [0, -2, 1, 1]])
+    value, gradient = gradient_of(lambda x: model(torch.neg(x)), torch.tensor(x).float())
+    near(value, x**2 @ m.T)
+    near(gradient, 2 * x * m.sum(0))
+    value, gradient = gradient_of(lambda x: square(x), torch.ones(0, 4))
+    assert value.shape == gradient.shape == (0, 4)
+
+
 def test_dtypes_are_those_of_eager_mode() -> None:
     A = lo.Diagonal(np.array([1, 2, 3], "float32"))
     call = compiled(lambda x: A(x), fullgraph=True)
