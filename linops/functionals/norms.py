@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
@@ -55,7 +57,7 @@ class L1(Entries):
 
     def _gradient(self, x: Array) -> Array:
         """`w x / |x|`, 0 where x is 0."""
-        return self._table("weights", x) * (x / _nonzero(arrays.namespace(x).abs(x)))
+        return self._table("weights", x) * _over(x, _nonzero(arrays.namespace(x).abs(x)))
 
     def _cost(self) -> Cost:
         _, real, mask, summed = self._sizes
@@ -117,7 +119,7 @@ class GroupL1(Entries):
 
     def _gradient(self, x: Array) -> Array:
         """Every group over its norm, 0 where that is 0."""
-        return x / _nonzero(self._lengths(x))
+        return _over(x, _nonzero(self._lengths(x)))
 
     def _cost(self) -> Cost:
         return self._stated(3.0, self._held()[0])
@@ -184,8 +186,8 @@ class L2(Entries):
         """`x / |x|`, 0 at 0."""
         length = self._length(x)
         if isinstance(length, float):
-            return x / (length or 1.0)
-        return x / _nonzero(length)
+            return _over(x, length or 1.0)
+        return _over(x, _nonzero(length))
 
     def _cost(self) -> Cost:
         _, real, _, summed = self._sizes
@@ -260,19 +262,25 @@ def _largest(x: Array, axes: tuple[int, ...]) -> Array:
 
 def _root(square: Array) -> Array:
     xp = arrays.namespace(square)
-    return xp.where(square > 0, xp.sqrt(_nonzero(square)), xp.zeros_like(square))
+    return xp.where(square != 0, xp.sqrt(_nonzero(square)), xp.zeros_like(square))
 
 
 def _nonzero(size: Array) -> Array:
-    """`size` with ones in the place of zeros."""
+    """`size` with ones in the place of zeros; NaN stays."""
     xp = arrays.namespace(size)
-    return xp.where(size > 0, size, xp.ones_like(size))
+    return xp.where(size == 0, xp.ones_like(size), size)
+
+
+def _over(x: Array, size: Any) -> Array:
+    """`x / size`; of complex NaN, NumPy would warn besides."""
+    with np.errstate(invalid="ignore"):
+        return x / size
 
 
 def _shrunk(x: Array, size: Array, step: Any) -> Array:
     xp = arrays.namespace(x)
     factor = 1.0 - step / _nonzero(size)
-    return x * xp.where(size > step, factor, xp.zeros_like(factor))
+    return x * xp.where(size <= step, xp.zeros_like(factor), factor)
 
 
 def _refuse_kinks(name: str, size: Any) -> None:

@@ -19,12 +19,22 @@ import numpy as np
 from linops.algebra.blocks import extent, extent_of
 from linops.algebra.relations import positions
 from linops.algebra.structure import structure
-from linops.operator import LinearOperator
+from linops.operator import LinearOperator, Operator
 from linops.rule import Relation, Rule
 from linops.space import ProductSpace
 from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host, plain
 
-__all__ = ["check_block_adjoints", "check_blocks", "check_nested_blocks", "check_padded_blocks"]
+__all__ = [
+    "block_input",
+    "check_block_adjoints",
+    "check_blocks",
+    "check_nested_blocks",
+    "check_padded_blocks",
+    "cut",
+    "part_of",
+    "ragged_ranges",
+    "split_axes",
+]
 
 _RELATIONS = (Relation.ALIGNED, Relation.PRODUCED)
 Cuts = tuple[tuple[int, int], ...]
@@ -33,18 +43,18 @@ Cuts = tuple[tuple[int, int], ...]
 def check_blocks(s: Subject) -> None:
     """The block law in the plain form, for the operator and its adjoint."""
     for B, x, image, name in _both(s):
-        for axis, n in _axes(B):
+        for axis, n in split_axes(B):
             if _shares_halo(B, axis):
                 _partial_sums(s, B, x, image, name, axis, n, padded=False)
                 continue
-            for start, stop in _ranges(n):
+            for start, stop in ragged_ranges(n):
                 _plain_block(s, B, x, image, name, axis, start, stop)
 
 
 def check_padded_blocks(s: Subject) -> None:
     """The padded form: garbage outside stays outside, and equal lengths have equal structure."""
     for B, x, image, name in _both(s):
-        for axis, n in _axes(B):
+        for axis, n in split_axes(B):
             wraps = B.rule.periodic(axis)
             length = max(1, (n + 1) // 2)
             starts = [0, n - length] if wraps else [-1, 0, n - length, n - length + 1, n + 1]
@@ -68,7 +78,7 @@ def check_padded_blocks(s: Subject) -> None:
 def check_block_adjoints(s: Subject) -> None:
     """The adjoint of a block, in both forms, is its transpose."""
     for B, _, _, name in _both(s):
-        for axis, n in _axes(B):
+        for axis, n in split_axes(B):
             start, stop = n // 3, max(n // 3 + 1, (2 * n) // 3)
             for padded, first, last in ((False, start, stop), (True, start, n + 1)):
                 if padded and B.rule.periodic(axis):
@@ -97,7 +107,7 @@ def check_block_adjoints(s: Subject) -> None:
 def check_nested_blocks(s: Subject) -> None:
     """A block of a block of another axis, in either order, is the part of both ranges."""
     for B, x, image, name in _both(s):
-        axes = _axes(B)
+        axes = split_axes(B)
         for i, (a, n) in enumerate(axes):
             for b, m in axes[i + 1 :]:
                 ra = (n // 3, max(n // 3 + 1, (2 * n) // 3))
@@ -116,11 +126,11 @@ def _partial_sums(
 ) -> None:
     """The parts of a ragged split (padded: of equal shares, the last past the end) add up."""
     share = max(1, (n + 1) // 2)
-    ranges = [(i, i + share) for i in range(0, n, share)] if padded else _ranges(n)[:-2]
+    ranges = [(i, i + share) for i in range(0, n, share)] if padded else ragged_ranges(n)[:-2]
     total: Any = None
     for start, stop in ranges:
         block = B.block(axis, start, stop, padded)
-        part = _input(B, x, axis, start, stop, padded)
+        part = block_input(B, x, axis, start, stop, padded)
         label = f"{name}.block({axis!r}, {start}, {stop}, padded={padded})"
         _fits(block, part, label)
         found = host(block(part))
@@ -173,13 +183,17 @@ def _nested(
         inner = outer.block(*second, padded)
         part = x
         for axis, start, stop in (first, second):
-            part = _input(B, part, axis, start, stop, padded)
+            part = block_input(B, part, axis, start, stop, padded)
         _fits(inner, part, label)
         results.append(host(inner(part)))
     size = float(B.domain.norm(x))
     if _shares_halo(B, a[0]) or _shares_halo(B, b[0]):
         s.close(
-            _like(B.codomain, results[0]), results[0], results[1], size, f"{label}, in either order"
+            part_of(B.codomain, results[0]),
+            results[0],
+            results[1],
+            size,
+            f"{label}, in either order",
         )
         return
     wanted, masked = image, x
@@ -190,9 +204,9 @@ def _nested(
         wanted = host(B(masked))
     for axis, start, stop in (a, b):
         if B.rule.relation(axis) in _RELATIONS:
-            wanted = _cut(wanted, positions(B.rule.codomain, axis), start, stop, B.codomain)
+            wanted = cut(wanted, positions(B.rule.codomain, axis), start, stop, B.codomain)
     for result in results:
-        s.close(_like(B.codomain, wanted), result, wanted, size, label)
+        s.close(part_of(B.codomain, wanted), result, wanted, size, label)
 
 
 def _plain_block(
@@ -200,12 +214,12 @@ def _plain_block(
 ) -> None:
     block = B.block(axis, start, stop)
     label = f"{name}.block({axis!r}, {start}, {stop})"
-    part = _input(B, x, axis, start, stop, False)
+    part = block_input(B, x, axis, start, stop, False)
     _fits(block, part, label)
     wanted = _wanted(B, x, image, axis, start, stop)
     found = host(block(part))
     size = float(B.domain.norm(x))
-    s.close(_like(B.codomain, wanted), found, wanted, size, f"{label} is not that part of {name}")
+    s.close(part_of(B.codomain, wanted), found, wanted, size, f"{label} is not that part of {name}")
 
 
 def _padded_block(
@@ -213,7 +227,7 @@ def _padded_block(
 ) -> None:
     label = f"{name}.block({axis!r}, {start}, {stop}, padded=True)"
     n = extent(B, axis)
-    part = _input(B, x, axis, start, stop, True)
+    part = block_input(B, x, axis, start, stop, True)
     _fits(block, part, label)
     found = host(block(part))
     lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
@@ -226,7 +240,7 @@ def _padded_block(
         if np.isnan(found_part).any():
             raise Failure(f"{label} reads planes outside the array (NaN in member {number})")
     size = float(B.domain.norm(x))
-    s.close(_like(B.codomain, wanted), found, wanted, size, f"{label} is not that part of {name}")
+    s.close(part_of(B.codomain, wanted), found, wanted, size, f"{label} is not that part of {name}")
     if B.rule.relation(axis) in _RELATIONS:
         for m, p in positions(B.rule.codomain, axis):
             planes = np.moveaxis(elements(found)[m], p, 0)
@@ -260,13 +274,14 @@ def _padded_adjoint(
 
 def _both(s: Subject) -> Iterator[tuple[LinearOperator, Any, Any, str]]:
     A = s.operator
-    if not _axes(A) and not _axes(A.H):
+    if not split_axes(A) and not split_axes(A.H):
         raise NotApplicable(f"no axis of its rule '{A.rule}' may be split, or all are empty")
     yield A, s.x, s.Ax, "A"
     yield A.H, s.y, s.Hy, "A.H"
 
 
-def _axes(B: LinearOperator) -> list[tuple[str, int]]:
+def split_axes(B: Operator) -> list[tuple[str, int]]:
+    """The axes of its rule that may be split, with their extents, empty ones left out."""
     return [
         (name, extent(B, name))
         for name in B.rule.names
@@ -274,15 +289,13 @@ def _axes(B: LinearOperator) -> list[tuple[str, int]]:
     ]
 
 
-def _ranges(n: int) -> list[tuple[int, int]]:
+def ragged_ranges(n: int) -> list[tuple[int, int]]:
     """A ragged split, and some ranges for themselves."""
     ends = sorted({0, 1, n // 2, n - 1, n} & set(range(n + 1)))
     return [*itertools.pairwise(ends), (0, n), (n // 2, n // 2)]
 
 
-def _planes(
-    B: LinearOperator, axis: str, start: int, stop: int, padded: bool
-) -> tuple[int, int, int]:
+def _planes(B: Operator, axis: str, start: int, stop: int, padded: bool) -> tuple[int, int, int]:
     """First and last input plane of a block, and the extent of the input; a ring is not cut."""
     rule = B.rule
     n = extent_of(B.domain, rule.domain, axis)
@@ -296,7 +309,7 @@ def _planes(
     return lo, hi, n
 
 
-def _input(B: LinearOperator, x: Any, axis: str, start: int, stop: int, padded: bool) -> Any:
+def block_input(B: Operator, x: Any, axis: str, start: int, stop: int, padded: bool) -> Any:
     """What a block of `B` reads of `x`; planes outside the array are NaN."""
     rule = B.rule
     if rule.relation(axis) is Relation.PRODUCED:
@@ -332,10 +345,10 @@ def _own_planes(B: LinearOperator, x: Any, axis: str, start: int, stop: int) -> 
 def _wanted(B: Any, x: Any, image: Any, axis: str, start: int, stop: int) -> Any:
     if B.rule.relation(axis) is Relation.CONTRACTED:
         return host(B(_own_planes(B, x, axis, start, stop)))
-    return _cut(image, positions(B.rule.codomain, axis), start, stop, B.codomain)
+    return cut(image, positions(B.rule.codomain, axis), start, stop, B.codomain)
 
 
-def _cut(x: Any, cuts: Cuts, start: int, stop: int, space: Any) -> Any:
+def cut(x: Any, cuts: Cuts, start: int, stop: int, space: Any) -> Any:
     parts = list(elements(x))
     for m, p in cuts:
         parts[m] = np.take(parts[m], np.arange(start, stop), axis=p)
@@ -353,7 +366,7 @@ def _widened(x: Any, cuts: Cuts, before: int, length: int, space: Any) -> Any:
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]
 
 
-def _like(space: Any, x: Any) -> Any:
+def part_of(space: Any, x: Any) -> Any:
     """The space that a part of an element of `space` belongs to, for messages."""
     members = [
         member if part.shape == member.shape else type(member)(part.shape, member.dtype)

@@ -1,4 +1,4 @@
-"""`check_operator`: all checks of one operator, by name.
+"""`check_operator` and `check_functional`: all checks of one operator or functional, by name.
 
 >>> import linops as lo
 >>> from linops.testing import check_operator
@@ -13,13 +13,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from linops.arguments import checking
-from linops.operator import LinearOperator
+from linops.operator import LinearOperator, Operator
 from linops.testing import blocks, derivatives, handling, laws, objects
 from linops.testing.subject import NAMESPACES, Failure, NotApplicable, Subject
 
-__all__ = ["CHECKS", "CheckReport", "check_operator"]
+if TYPE_CHECKING:
+    from linops.functionals import Functional
+
+__all__ = ["CHECKS", "CheckReport", "check_functional", "check_operator"]
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "spaces": handling.check_spaces,
@@ -60,7 +64,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check_operator` found: names of checks, with the reason where one did not run."""
+    """What a run of checks found: their names, with the reason where one did not run."""
 
     operator: str
     passed: tuple[str, ...]
@@ -110,26 +114,81 @@ def check_operator(
     ValueError
         For a name in `skip` that is no check, or in `libraries` that is no library.
     """
-    skip = dict(skip or {})
-    unknown = sorted(set(skip) - set(CHECKS))
-    if unknown:
-        raise ValueError(f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-    strange = sorted(set(libraries or ()) - set(NAMESPACES))
-    if strange:
-        raise ValueError(f"libraries are {', '.join(NAMESPACES)}, got {', '.join(strange)}")
     if not isinstance(A, LinearOperator):
         raise TypeError(
             f"check_operator takes a LinearOperator, got {type(A).__name__}; wrap a foreign "
             "operator with linops.as_operator first"
         )
-    subject = Subject(A, seed, libraries)
+    _check_names(CHECKS, skip, libraries)
+    return run_checks("check_operator", CHECKS, A, Subject(A, seed, libraries), skip or {})
+
+
+@checking("f", "seed")
+def check_functional(
+    f: Functional,
+    *,
+    x: Any = None,
+    skip: Mapping[str, str] | None = None,
+    libraries: Collection[str] | None = None,
+    seed: int = 0,
+) -> CheckReport:
+    """Run every check of `FUNCTIONAL_CHECKS` on `f`, its gradient, prox and surrogate.
+
+    What a functional does not have (a gradient, a closed prox, a surrogate) does not apply, with
+    the reason that the functional gives.
+
+    Parameters
+    ----------
+    f
+        The functional. Small extents (up to about 8 an axis) make the run fast.
+    x
+        An element of the domain in whose neighborhood `f` is finite and smooth, for functionals
+        that are not so everywhere; Gaussian elements of several sizes by default.
+    skip
+        `{name: reason}` of checks that are left out; each is printed with its reason. Leave out
+        "firm" and "conjugate" of a functional that is not convex.
+    libraries
+        Which of "torch", "jax" and "array_api_strict" the checks use; by default every one that
+        is installed. `()` keeps to NumPy.
+    seed
+        Of all random elements: equal seeds give equal runs.
+
+    Returns
+    -------
+    CheckReport
+        Names of the checks that passed, that were skipped, and that do not apply.
+
+    Raises
+    ------
+    AssertionError
+        One line for every check that failed.
+    ValueError
+        For a name in `skip` that is no check, or in `libraries` that is no library.
+    """
+    from linops.testing.functionals import FUNCTIONAL_CHECKS, FunctionalSubject
+
+    _check_names(FUNCTIONAL_CHECKS, skip, libraries)
+    if x is not None:
+        f.domain.check_shape(x, "check_functional")
+    subject = FunctionalSubject(f, seed, libraries, x)
+    return run_checks("check_functional", FUNCTIONAL_CHECKS, f, subject, skip or {})
+
+
+def run_checks(
+    caller: str,
+    checks: Mapping[str, Callable[[Any], None]],
+    tested: Operator,
+    subject: Any,
+    skip: Mapping[str, str],
+) -> CheckReport:
+    """Run all `checks` but those of `skip` on `subject`, and report what they found."""
     passed: list[str] = []
     failed: list[str] = []
     idle: dict[str, str] = {}
     first: Exception | None = None
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         if name in skip:
-            print(f"check_operator: skipped {name} of {A.name}: {skip[name]}")
+            print(f"{caller}: skipped {name} of {tested.name}: {skip[name]}")
             continue
         try:
             check(subject)
@@ -145,6 +204,17 @@ def check_operator(
     if failed:
         listed = "\n  ".join(failed)
         raise AssertionError(
-            f"{A!r} fails {len(failed)} of {len(CHECKS) - len(skip)} checks:\n  {listed}"
+            f"{tested!r} fails {len(failed)} of {len(checks) - len(skip)} checks:\n  {listed}"
         ) from first
-    return CheckReport(repr(A), tuple(passed), skip, idle)
+    return CheckReport(repr(tested), tuple(passed), dict(skip), idle)
+
+
+def _check_names(
+    checks: Mapping[str, Any], skip: Mapping[str, str] | None, libraries: Collection[str] | None
+) -> None:
+    unknown = sorted(set(skip or {}) - set(checks))
+    if unknown:
+        raise ValueError(f"no check is called {', '.join(unknown)}; there are {', '.join(checks)}")
+    strange = sorted(set(libraries or ()) - set(NAMESPACES))
+    if strange:
+        raise ValueError(f"libraries are {', '.join(NAMESPACES)}, got {', '.join(strange)}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
 
 from linops import arrays
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.operator import LinearOperator, Operator
 from linops.precision import complex_of, real_of
 from linops.space import ProductSpace
 from linops.testing.subject import Failure, Subject, each, elements, host, plain, same_bits
@@ -26,7 +26,11 @@ __all__ = [
     "check_outputs",
     "check_spaces",
     "fresh",
+    "layouts",
 ]
+
+
+_O = TypeVar("_O", bound=Operator)
 
 
 def check_spaces(s: Subject) -> None:
@@ -118,7 +122,7 @@ def check_layouts(s: Subject) -> None:
     for B, x, name in ((s.operator, s.x, "A"), (s.operator.H, s.y, "A.H")):
         wanted = host(B(x))
         size = float(B.domain.norm(x))
-        variants = [list(_layouts(part)) for part in elements(x)]
+        variants = [list(layouts(part)) for part in elements(x)]
         for number in range(len(variants[0])):
             label = variants[0][number][0]
             arranged = _tuple_like(B, [rows[number][1] for rows in variants])
@@ -216,7 +220,7 @@ def check_device(s: Subject) -> None:
                 raise Failure(f"{name} takes its input on {device}, its result is on {part.device}")
 
 
-def fresh(operator: LinearOperator) -> LinearOperator:
+def fresh(operator: _O) -> _O:
     """The same operator without what it remembers, such as that it has warned."""
     return operator._with()
 
@@ -252,7 +256,8 @@ def _combined(real: Any, imaginary: Any) -> Any:
     return real + 1j * imaginary
 
 
-def _layouts(x: Any) -> Iterator[tuple[str, np.ndarray]]:
+def layouts(x: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Copies of an array that lie in memory in other ways, with what each is called."""
     yield "plain", x.copy()
     locked = x.copy()
     locked.setflags(write=False)

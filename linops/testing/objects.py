@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from linops.algebra.structure import children
+from linops.maps import Operator
 from linops.testing.subject import (
     Failure,
     NotApplicable,
@@ -28,12 +29,17 @@ __all__ = [
     "check_pickling",
     "check_text",
     "check_threads",
+    "immutable",
 ]
 
 
 def check_immutable(s: Subject) -> None:
     """Nothing can be set or deleted after construction; the operator hashes by identity."""
-    A = s.operator
+    immutable(s.operator)
+
+
+def immutable(A: Operator) -> None:
+    """Raise where an attribute of an operator or functional can be changed."""
     for change, arguments in ((setattr, ("name", "other")), (delattr, ("name",))):
         try:
             change(A, *arguments)

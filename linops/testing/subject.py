@@ -19,6 +19,7 @@ __all__ = [
     "NAMESPACES",
     "Failure",
     "NotApplicable",
+    "Setting",
     "Subject",
     "each",
     "elements",
@@ -42,30 +43,26 @@ class NotApplicable(Exception):
     """A check that says nothing about this operator, with the reason."""
 
 
-class Subject:
-    """An operator, random elements of its spaces, and how large rounding may be.
+class Setting:
+    """What a run of checks shares: random numbers, libraries, a yardstick for rounding.
 
     Parameters
     ----------
-    operator
-        What is tested.
     seed
         Of all random elements.
     libraries
         Packages besides NumPy that checks may use; every one of `NAMESPACES` by default.
+    eps
+        Spacing of the coarsest numbers that the arithmetic uses.
     """
 
-    def __init__(
-        self, operator: LinearOperator, seed: int, libraries: Collection[str] | None = None
-    ) -> None:
-        self.operator = operator
+    gain: float
+    """How much the map enlarges: the scale of its rounding errors."""
+
+    def __init__(self, seed: int, libraries: Collection[str] | None, eps: float) -> None:
         self.seed = seed
         self.libraries = tuple(NAMESPACES) if libraries is None else tuple(libraries)
-        self.eps = max(
-            epsilon(operator.domain),
-            epsilon(operator.codomain),
-            float(np.finfo(operator.precision.dtype).eps),
-        )
+        self.eps = eps
 
     def generator(self, salt: int = 0) -> np.random.Generator:
         """Random numbers that depend on the seed and on `salt` alone."""
@@ -78,56 +75,6 @@ class Subject:
         if importlib.util.find_spec(package) is None:
             raise NotApplicable(f"{package} is not installed")
         return importlib.import_module(NAMESPACES[package])
-
-    @cached_property
-    def x(self) -> Any:
-        """A Gaussian element of the domain; checks must not change it."""
-        return plain(self.operator.domain).random(self.generator(1))
-
-    @cached_property
-    def y(self) -> Any:
-        """A Gaussian element of the codomain."""
-        return plain(self.operator.codomain).random(self.generator(2))
-
-    @cached_property
-    def Ax(self) -> Any:
-        """`A @ x`."""
-        return host(self.operator(self.x))
-
-    @cached_property
-    def Hy(self) -> Any:
-        """`A.H @ y`."""
-        return host(self.operator.H(self.y))
-
-    @cached_property
-    def gain(self) -> float:
-        """How much the operator enlarges, from two applies: the scale of its rounding errors."""
-        found = []
-        for source, image, target in (
-            (self.x, self.Ax, self.operator),
-            (self.y, self.Hy, self.operator.H),
-        ):
-            size = float(target.domain.norm(source))
-            if size:
-                found.append(float(target.codomain.norm(image)) / size)
-                again = host(target.H(image))
-                before = float(target.codomain.norm(image))
-                if before:
-                    found.append(float(target.domain.norm(again)) / before)
-        return max(found, default=0.0)
-
-    @cached_property
-    def small(self) -> bool:
-        """Whether matrices may be formed."""
-        rows, columns = self.operator.shape
-        return rows * columns <= DENSE_LIMIT
-
-    @cached_property
-    def dense(self) -> np.ndarray:
-        """The matrix of a small operator."""
-        if not self.small:
-            raise NotApplicable(f"its matrix would have {self.operator.shape} entries")
-        return self.operator.to_dense(limit=None)
 
     def close(
         self, space: AnySpace, found: Any, wanted: Any, size: float, what: str, units: float = 32.0
@@ -171,6 +118,79 @@ class Subject:
         )
         if error > units * self.eps * scale:
             raise Failure(f"{what}: they differ by {error:.3g} ({worst})")
+
+
+class Subject(Setting):
+    """An operator, random elements of its spaces, and how large rounding may be.
+
+    Parameters
+    ----------
+    operator
+        What is tested.
+    seed
+        Of all random elements.
+    libraries
+        Packages besides NumPy that checks may use; every one of `NAMESPACES` by default.
+    """
+
+    def __init__(
+        self, operator: LinearOperator, seed: int, libraries: Collection[str] | None = None
+    ) -> None:
+        self.operator = operator
+        spaces = max(epsilon(operator.domain), epsilon(operator.codomain))
+        super().__init__(
+            seed, libraries, max(spaces, float(np.finfo(operator.precision.dtype).eps))
+        )
+
+    @cached_property
+    def x(self) -> Any:
+        """A Gaussian element of the domain; checks must not change it."""
+        return plain(self.operator.domain).random(self.generator(1))
+
+    @cached_property
+    def y(self) -> Any:
+        """A Gaussian element of the codomain."""
+        return plain(self.operator.codomain).random(self.generator(2))
+
+    @cached_property
+    def Ax(self) -> Any:
+        """`A @ x`."""
+        return host(self.operator(self.x))
+
+    @cached_property
+    def Hy(self) -> Any:
+        """`A.H @ y`."""
+        return host(self.operator.H(self.y))
+
+    @cached_property
+    def gain(self) -> float:  # type: ignore[override]
+        """How much the operator enlarges, from two applies: the scale of its rounding errors."""
+        found = []
+        for source, image, target in (
+            (self.x, self.Ax, self.operator),
+            (self.y, self.Hy, self.operator.H),
+        ):
+            size = float(target.domain.norm(source))
+            if size:
+                found.append(float(target.codomain.norm(image)) / size)
+                again = host(target.H(image))
+                before = float(target.codomain.norm(image))
+                if before:
+                    found.append(float(target.domain.norm(again)) / before)
+        return max(found, default=0.0)
+
+    @cached_property
+    def small(self) -> bool:
+        """Whether matrices may be formed."""
+        rows, columns = self.operator.shape
+        return rows * columns <= DENSE_LIMIT
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        """The matrix of a small operator."""
+        if not self.small:
+            raise NotApplicable(f"its matrix would have {self.operator.shape} entries")
+        return self.operator.to_dense(limit=None)
 
 
 def each(function: Any, x: Any) -> Any:
