@@ -1,4 +1,4 @@
-"""What it costs to check a scan before it is projected: time, points of rays, arrays read (P38).
+"""What it costs to check a scan before it is projected: time, points of rays, arrays read.
 
 Admission alone, no kernel. Flat detectors take a few points a view whatever their size, cylinders
 the ends of their columns, surfaces all their cells. "reads" counts arrays brought to the host,

@@ -1,6 +1,6 @@
 """What compositions cost beside the work in their leaves: python -m benchmarks.overhead
 
-Figures A82 to A88 of the requirements, on 64 float32 entries (A86: 10^6, A87: 1024^2). The unit is
+On 64 float32 entries (fused diagonals: 10^6, gram: 1024^2). The unit is
 the raw loop: the same functions of the leaves called one after another. All cases of a table run
 interleaved in one process, the garbage collector off; the best of the repeats counts. SciPy, PyLops
 and JAX take part where they are installed.
@@ -91,7 +91,7 @@ def peers(pairs: list[Pair]) -> dict[str, list[Any]]:
 def applying(
     pairs: list[Pair], x: np.ndarray, others: dict[str, list[Any]], repeats: int, calls: int
 ) -> None:
-    """A82 and A83: chains, sums and stacks of 20 leaves on a tiny vector."""
+    """Chains, sums and stacks of 20 leaves on a tiny vector."""
     forwards, backwards = [f for f, _ in reversed(pairs)], [a for _, a in pairs]
     ours = fresh(pairs, lo.Space(ENTRIES))
 
@@ -112,11 +112,11 @@ def applying(
 
     cases: Cases = {"raw loop": raw}
     cases |= {name: lambda A=chain: A @ x for name, chain in chains.items()}
-    compare("A82 chain of 20", "raw loop", cases, "1.5", repeats, calls)
+    compare("chain of 20", "raw loop", cases, "1.5", repeats, calls)
     adjoints = {name: chain.H for name, chain in chains.items()}
     cases = {"raw loop": lambda: loop(backwards)}
     cases |= {name: lambda A=chain: A @ x for name, chain in adjoints.items()}
-    compare("A82 its .H", "raw loop", cases, "1.5", repeats, calls)
+    compare("its .H", "raw loop", cases, "1.5", repeats, calls)
 
     def added() -> Any:
         first, *rest = forwards
@@ -129,7 +129,7 @@ def applying(
     sums |= {name: functools.reduce(operator.add, ops) for name, ops in others.items()}
     cases = {"raw loop and additions": added}
     cases |= {name: lambda A=total: A @ x for name, total in sums.items()}
-    compare("A83 sum of 20", "raw loop and additions", cases, "2", repeats, calls)
+    compare("sum of 20", "raw loop and additions", cases, "2", repeats, calls)
 
     stacked = lo.vstack(ours)
     joined = lo.concat(ours)
@@ -143,13 +143,13 @@ def applying(
 
         theirs = VStack(others["pylops"])
         cases["pylops VStack"] = lambda: theirs @ x
-    compare("A83 vstack of 20", "raw loop and concatenation", cases, "2", repeats, calls)
+    compare("vstack of 20", "raw loop and concatenation", cases, "2", repeats, calls)
 
 
 def building(
     pairs: list[Pair], x: np.ndarray, others: dict[str, list[Any]], repeats: int, calls: int
 ) -> None:
-    """A84 and A85: what it takes to build a chain of 20 and its `.H`."""
+    """What it takes to build a chain of 20 and its `.H`."""
     space = lo.Space(ENTRIES)
     ours = fresh(pairs, space)
     backed = "with JAX imported" if "jax" in sys.modules else "without JAX"
@@ -175,7 +175,7 @@ def building(
     cases |= {f"{name}, each time": lambda A=chain: A.H for name, chain in chains.items()}
     best = fastest(cases, repeats, calls)
     best["linops, the first time"] = first
-    print(f"A84 building .H of 20, {backed} (target 6 the first time, 0.15 after)")
+    print(f"building .H of 20, {backed} (target 6 the first time, 0.15 after)")
     for name, seconds in best.items():
         print(f"  {name:32}{seconds * 1e6:12.2f} us{seconds / best['raw loop']:9.2f}")
 
@@ -184,7 +184,7 @@ def building(
     cases["linops, 40 terms"] = lambda: product(ours + ours)
     cases |= {f"{name}, 20 terms": lambda t=ops: product(t) for name, ops in others.items()}
     fewer = max(calls // 10, 1)
-    compare(f"A85 building a chain, {backed}", "raw loop", cases, "10, linear", repeats, fewer)
+    compare(f"building a chain, {backed}", "raw loop", cases, "10, linear", repeats, fewer)
 
 
 def fresh(pairs: list[Pair], space: lo.Space) -> list[Any]:
@@ -193,7 +193,7 @@ def fresh(pairs: list[Pair], space: lo.Space) -> list[Any]:
 
 
 def large(repeats: int) -> None:
-    """A86: 20 diagonals on 10^6 entries are one when they are built."""
+    """20 diagonals on 10^6 entries are one when they are built."""
     rng = np.random.default_rng(1)
     values = [rng.uniform(0.9, 1.1, LARGE).astype("float32") for _ in range(TERMS)]
     x = rng.normal(size=LARGE).astype("float32")
@@ -217,11 +217,11 @@ def large(repeats: int) -> None:
     else:
         theirs = product([Diagonal(d, dtype="float32") for d in values])
         cases["pylops"] = lambda: theirs @ x
-    compare("A86 20 Diagonals, 10^6", "one multiply", cases, "1.2", repeats, 5)
+    compare("20 Diagonals, 10^6", "one multiply", cases, "1.2", repeats, 5)
 
 
 def jitted(repeats: int, calls: int) -> None:
-    """A88: the chain within `jax.jit`, closed over and as an argument."""
+    """The chain within `jax.jit`, closed over and as an argument."""
     try:
         import jax
     except ImportError:
@@ -249,11 +249,11 @@ def jitted(repeats: int, calls: int) -> None:
         "jnp, arrays as arguments": lambda: passed(weights, x).block_until_ready(),
         "linops, as an argument": lambda: ours(chain, x).block_until_ready(),
     }
-    compare("A88 chain of 20 in jit", "jnp, arrays closed over", cases, "1.3", repeats, calls)
+    compare("chain of 20 in jit", "jnp, arrays closed over", cases, "1.3", repeats, calls)
 
 
 def one_pass(repeats: int) -> None:
-    """A87: the weighted gram of a gradient, fused, beside its factors and PyLops."""
+    """The weighted gram of a gradient, fused, beside its factors and PyLops."""
     space = lo.Space((1024, 1024), "float32", ("y", "x"))
     rng = np.random.default_rng(3)
     D = lo.Gradient(space)
@@ -273,7 +273,7 @@ def one_pass(repeats: int) -> None:
         theirs = G.H @ pylops.Diagonal(w.ravel(), dtype="float32") @ G
         flat = x.ravel()
         cases["pylops"] = lambda: theirs @ flat
-    compare("A87 weighted gram, 1024^2", "factor by factor (NumPy)", cases, "0.2", repeats, 2)
+    compare("weighted gram, 1024^2", "factor by factor (NumPy)", cases, "0.2", repeats, 2)
 
 
 def main() -> None:

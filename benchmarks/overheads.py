@@ -1,4 +1,4 @@
-"""What small cone scans cost around their kernels: wall time and peak allocation (P38).
+"""What small cone scans cost around their kernels: wall time and peak allocation.
 
 Run as ``python -m benchmarks.overheads [--size 32] [--repeats 3]``: n^3 cells, n views, 1.25 n
 squared cells of the detector. At such sizes a call is mostly set-up, checks, graphs and copies. A

@@ -1,4 +1,4 @@
-"""A helix on a curved detector: forward, adjoint, gradient in the geometry (P38).
+"""A helix on a curved detector: forward, adjoint, gradient in the geometry.
 
 Run as ``python -m benchmarks.surfaces [--size 8] [--repeats 2] [--portable-size 24]``. At size 1 it
 is the scan of the requirement, 1338 views over two turns of a helix, 64 x 736 cells on a cylinder

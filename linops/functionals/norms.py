@@ -61,7 +61,7 @@ class L1(Entries):
 
     def _cost(self) -> Cost:
         _, real, mask, summed = self._sizes
-        held = 4 * real + mask if self.domain.is_complex else 2 * real + summed
+        held = 5 * real + mask if self.domain.is_complex else 2 * real + summed
         return self._stated(8.0 if self.domain.is_complex else 3.0, held)
 
     def _gradient_cost(self) -> Cost:
@@ -132,7 +132,8 @@ class GroupL1(Entries):
         """Bytes at most on the way to the lengths of groups, and of these."""
         element, real, mask, _ = self._sizes
         groups = max(self._space.shape[self.axis], 1)
-        return max(element, real + real / groups, (4 * real + mask) / groups), real / groups
+        scaled = element + (2 * real if self.domain.is_complex else real)
+        return max(scaled + 2 * real / groups, (4 * real + mask) / groups), real / groups
 
     def _hessian(self, x: Array) -> LinearOperator:
         """One over the norm of each group, across it, where none is 0."""
@@ -191,11 +192,15 @@ class L2(Entries):
 
     def _cost(self) -> Cost:
         _, real, _, summed = self._sizes
-        return self._stated(2.0, 2 * real + summed)
+        return self._stated(2.0, self._held(real) + summed)
 
     def _gradient_cost(self) -> Cost:
         _, real, _, summed = self._sizes
-        return self._stated(3.0, 2 * real + summed, True)
+        return self._stated(3.0, self._held(real) + summed, True)
+
+    def _held(self, real: float) -> float:
+        """Bytes of the scaled entries and their squares."""
+        return (4 if self.domain.is_complex else 2) * real
 
     def _hessian(self, x: Array) -> LinearOperator:
         """`(I - u u.H) / |x|` with the direction `u = x / |x|`."""

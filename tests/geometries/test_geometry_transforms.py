@@ -14,8 +14,8 @@ from geometries.surfaces import Surface
 from linops.errors import GeometryError
 from sharding import plan
 
-# d<Ax, y> of P72 in each angle, in source_to_axis, source_to_detector and the offset.
-P72 = (1.915435845, -0.775871732, -28.126875706), 1.035530410, -0.409100394, -7.646423360
+# d<Ax, y> of a fan scan in each angle, in source_to_axis, source_to_detector and the offset.
+FAN_SLOPES = (1.915435845, -0.775871732, -28.126875706), 1.035530410, -0.409100394, -7.646423360
 
 
 def fan(t: Any, a: Any, d: Any, offset: Any) -> FanBeam:
@@ -32,15 +32,15 @@ def test_torch_differentiates_through_a_fan() -> None:
 
     for part in parts:
         part.requires_grad_()
-    for found, wanted in zip(torch.autograd.grad(loss(*parts), parts), P72, strict=True):
+    for found, wanted in zip(torch.autograd.grad(loss(*parts), parts), FAN_SLOPES, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
     with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
         first = torch.autograd.grad(loss(*parts) ** 2, parts, create_graph=True)
         torch.autograd.grad(first[1], parts)
     free = [part.detach() for part in parts]
     found = torch.func.grad(loss, argnums=(0, 1, 2, 3))(*free)
-    np.testing.assert_allclose(found[0], P72[0], rtol=1e-6)
-    for k, wanted in enumerate(P72):
+    np.testing.assert_allclose(found[0], FAN_SLOPES[0], rtol=1e-6)
+    for k, wanted in enumerate(FAN_SLOPES):
         moves = tuple(torch.ones_like(p) * (i == k) for i, p in enumerate(free))
         pushed = torch.func.jvp(loss, tuple(free), moves)[1]
         assert float(pushed) == pytest.approx(np.sum(wanted), rel=1e-6)
@@ -57,11 +57,11 @@ def test_jax_differentiates_through_a_fan_under_jit() -> None:
             return (y * (Projector(fan(*parts), FLAT, precision="float64") @ x)).sum()
 
         found = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*parts)
-        for one, wanted in zip(found, P72, strict=True):
+        for one, wanted in zip(found, FAN_SLOPES, strict=True):
             np.testing.assert_allclose(one, wanted, rtol=1e-6)
         moves = tuple(map(jax.numpy.ones_like, parts))
         pushed = jax.jit(lambda p, m: jax.jvp(loss, p, m)[1])(tuple(parts), moves)
-        assert float(pushed) == pytest.approx(sum(np.sum(v) for v in P72), rel=1e-6)
+        assert float(pushed) == pytest.approx(sum(np.sum(v) for v in FAN_SLOPES), rel=1e-6)
         with pytest.raises(RuntimeError, match="second derivatives with respect to the geometry"):
             jax.jit(jax.grad(jax.grad(lambda a: loss(THREE, a, *parts[2:]) ** 2)))(parts[1])
 

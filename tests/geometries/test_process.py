@@ -15,7 +15,7 @@ from geometries import Detector, FanBeam, Grid, Projector
 T = np.array([0.231, 0.811, 1.431, 0.0])
 
 
-def test_f45_nothing_is_left_behind_by_many_projectors() -> None:
+def test_nothing_is_left_behind_by_many_projectors() -> None:
     status, files = Path("/proc/self/status"), Path("/proc/self/fd")
     if not status.exists():
         pytest.skip("resident memory is read from /proc")

@@ -1,4 +1,4 @@
-"""What one application costs beside another: ratios of processor time within one run (P67).
+"""What one application costs beside another: ratios of processor time within one run.
 
 Asked for are 1.5 for the adjoint, 3 for float64, nothing for unequal pitches, on a quiet machine
 (`docs/performance.md` has the figures). Half as much again is granted here, since machines that run

@@ -74,7 +74,7 @@ def disc(radius: float, centre: tuple[float, float], grid: Grid) -> np.ndarray:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_f2_every_pair_that_can_be_built_is_a_pair(name: str, backend: str, precision: str) -> None:
+def test_every_pair_that_can_be_built_is_a_pair(name: str, backend: str, precision: str) -> None:
     built = 0
     for model, profile in MODELS:
         try:
@@ -108,7 +108,7 @@ def residuals(A: Projector) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_f1_zero_mean_data_show_a_mismatch(model: str) -> None:
+def test_zero_mean_data_show_a_mismatch(model: str) -> None:
     cone = ConeBeam(np.linspace(0, 6, 9), Detector((11, 14), 1.8), 40, 70)
     for precision, limit in (("float32", 16), ("float64", 16), ("fast", 16)):
         A = Projector(cone, Grid((12, 9, 16)), model, precision=precision)
@@ -120,7 +120,7 @@ def test_f1_zero_mean_data_show_a_mismatch(model: str) -> None:
 
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("name", ["fan", "helix"])
-def test_f3_slopes_of_a_misfit_are_the_adjoint(name: str, model: str) -> None:
+def test_slopes_of_a_misfit_are_the_adjoint(name: str, model: str) -> None:
     A = Projector(*GEOMETRIES[name], model, precision="float64")
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(A.domain.shape), rng.standard_normal(A.codomain.shape)
@@ -133,14 +133,14 @@ def test_f3_slopes_of_a_misfit_are_the_adjoint(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("spacing", [0.5, 2.0, (0.5, 2.0)])
-def test_f4_no_spacing_hides_in_the_inner_product(spacing: Any, model: str) -> None:
+def test_no_spacing_hides_in_the_inner_product(spacing: Any, model: str) -> None:
     A = Projector(ParallelBeam(T, Detector(9, 0.8)), Grid((6, 5), spacing), model)
     x = np.random.default_rng(1).standard_normal((6, 5)).astype("float32")
     assert np.vdot(A.H @ (A @ x), x) / np.vdot(A @ x, A @ x) == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_f5_absolute_values(backend: str) -> None:
+def test_absolute_values(backend: str) -> None:
     grid = Grid((32, 32), 0.5)
     for model in NAMES:
         A = Projector(ParallelBeam([0.0], Detector(32, 0.5)), grid, model, backend)
@@ -152,7 +152,7 @@ def test_f5_absolute_values(backend: str) -> None:
         np.testing.assert_allclose(A.H @ np.ones((7, 64), "float32"), wanted, rtol=1e-5)
 
 
-def test_f6_a_back_projection_of_ones_counts_lengths() -> None:
+def test_a_back_projection_of_ones_counts_lengths() -> None:
     four = ParallelBeam(QUARTERS, Detector(8, 0.5))
     ones = np.ones((4, 8), "float32")
     for model, wanted in (("siddon", 4 * 0.5), ("footprint", 4 * 0.5**2 / 0.5)):
@@ -166,7 +166,7 @@ def test_f6_a_back_projection_of_ones_counts_lengths() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", NAMES)
-def test_f7_rays_along_an_axis_and_a_hair_beside_are_whole(model: str, backend: str) -> None:
+def test_rays_along_an_axis_and_a_hair_beside_are_whole(model: str, backend: str) -> None:
     near = np.ravel(QUARTERS[:, None] + [0, 1e-7, -1e-7, 1e-6, -1e-6])
     for precision in PRECISIONS:
         A = Projector(ParallelBeam(near, Detector(8)), Grid((8, 8)), model, backend, precision)
@@ -175,7 +175,7 @@ def test_f7_rays_along_an_axis_and_a_hair_beside_are_whole(model: str, backend: 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", NAMES)
-def test_f8_rays_beside_the_volume_end_and_are_zero(model: str, backend: str) -> None:
+def test_rays_beside_the_volume_end_and_are_zero(model: str, backend: str) -> None:
     # A source at x = 280, rays along -y.
     fan = Trajectory("fan", [(280, 100.0)], [(280, -100.0)], [(1.0, 0)], None, Detector(5))
     cone = Trajectory(
@@ -203,7 +203,7 @@ def test_f8_rays_beside_the_volume_end_and_are_zero(model: str, backend: str) ->
         ((-1, 0, 0), (0, 1, 0), (0, 0, 1), 2, (5, 6), (0.5, 2.0)),
     ],
 )
-def test_f9_directions_with_zero_components_are_sums(
+def test_directions_with_zero_components_are_sums(
     direction: Any, u: Any, v: Any, axis: int, shape: Any, pitch: Any, model: str, backend: str
 ) -> None:
     spacing = (0.5, 2.0, 1.5)
@@ -216,7 +216,7 @@ def test_f9_directions_with_zero_components_are_sums(
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_f10_right_angles_are_sums_of_rows_and_columns(model: str) -> None:
+def test_right_angles_are_sums_of_rows_and_columns(model: str) -> None:
     x = np.random.default_rng(0).random((16, 16)).astype("float32")
     wanted = np.stack([x.sum(0), x.sum(1), x.sum(0)[::-1], x.sum(1)[::-1]])
     for backend, precision in product(BACKENDS, PRECISIONS):
@@ -228,7 +228,7 @@ def test_f10_right_angles_are_sums_of_rows_and_columns(model: str) -> None:
 
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("pixel", [4.0, 1.0, 0.25])
-def test_f11_pixels_of_any_size_leave_no_holes(pixel: float, model: str) -> None:
+def test_pixels_of_any_size_leave_no_holes(pixel: float, model: str) -> None:
     n = round(48 / pixel)
     grid = Grid((n, n), pixel)
     fan = FanBeam(0.1 + np.arange(24) * (2 * np.pi / 24), Detector(64, 2.0), 200, 400)
@@ -239,7 +239,7 @@ def test_f11_pixels_of_any_size_leave_no_holes(pixel: float, model: str) -> None
     np.testing.assert_allclose(totals, 2522.76, rtol=5e-3)
 
 
-def test_f12_a_detector_turned_about_its_central_ray() -> None:
+def test_a_detector_turned_about_its_central_ray() -> None:
     plain = ConeBeam([0.4, 2.0], Detector((9, 9), 1.7), 20, 31).trajectory
 
     def turned(degrees: float) -> Trajectory:
@@ -268,7 +268,7 @@ def test_f12_a_detector_turned_about_its_central_ray() -> None:
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_f14_nothing_is_negative_and_nothing_jumps_from_view_to_view(model: str) -> None:
+def test_nothing_is_negative_and_nothing_jumps_from_view_to_view(model: str) -> None:
     grid = Grid((256, 256), 0.5)
     y, x = grid.coordinates("y")[:, None], grid.coordinates("x")
     image = np.exp(-((x - 30) ** 2 + (y - 20) ** 2) / 72).astype("float32")
@@ -286,7 +286,7 @@ def test_f14_nothing_is_negative_and_nothing_jumps_from_view_to_view(model: str)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_f15_angles_are_double_until_after_the_cosine(backend: str) -> None:
+def test_angles_are_double_until_after_the_cosine(backend: str) -> None:
     grid = Grid((24, 24))
     off, centred = disc(5, (3, -2), grid), disc(7, (0, 0), grid)
     views = np.arange(720 if backend == "numba" else 60) * (2 * np.pi / 720)
@@ -307,14 +307,14 @@ def test_f15_angles_are_double_until_after_the_cosine(backend: str) -> None:
 
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("n", [64, 65])
-def test_f18_the_middle_is_half_of_n_minus_one(n: int, model: str) -> None:
+def test_the_middle_is_half_of_n_minus_one(n: int, model: str) -> None:
     grid = Grid((n, n))
     A = Projector(ParallelBeam(np.linspace(0.05, 3, 12), Detector(n)), grid, model)
     found = A @ disc(10, (0, 0), grid)
     np.testing.assert_allclose(found, found[:, ::-1], atol=1e-6 * found.max())
 
 
-def test_f21_an_offset_is_a_length_along_its_own_axis() -> None:
+def test_an_offset_is_a_length_along_its_own_axis() -> None:
     # The voxel (10, 0, 0) at a magnification of 2, seen through cells of .5 moved by +5 along u.
     volume = np.zeros((3, 3, 23), "float32")
     volume[1, 1, 21] = 1
@@ -326,7 +326,7 @@ def test_f21_an_offset_is_a_length_along_its_own_axis() -> None:
     assert (found.sum(axis=1) * rows).sum() / found.sum() == pytest.approx(2, abs=1e-12)
 
 
-def test_f24_no_field_of_view_is_cut_out() -> None:
+def test_no_field_of_view_is_cut_out() -> None:
     corner = np.zeros((32, 32))
     corner[:4, :4] = 1
     box = Grid((4, 4), center=(-14, -14))
@@ -364,7 +364,7 @@ def slab(frames: Trajectory, grid: Grid) -> np.ndarray:
     return np.maximum(inside, 0) * np.linalg.norm(way, axis=-1)
 
 
-def test_f25_the_order_of_views_does_not_matter() -> None:
+def test_the_order_of_views_does_not_matter() -> None:
     from solvers import cgls, sirt
 
     golden = (np.arange(60) * np.pi * (3 - 5**0.5)) % (2 * np.pi)
@@ -388,7 +388,7 @@ def test_f25_the_order_of_views_does_not_matter() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", NAMES)
-def test_f28_integers_and_halves_are_summed_in_floating_point(model: str, backend: str) -> None:
+def test_integers_and_halves_are_summed_in_floating_point(model: str, backend: str) -> None:
     A = Projector(ParallelBeam([0.0], Detector(1)), Grid((4096, 1)), model, backend)
     assert (A @ np.ones((4096, 1), "float16")).item() == 4096
     B = Projector(ParallelBeam([0.0], Detector(1)), Grid((100, 1)), model, backend)
@@ -396,7 +396,7 @@ def test_f28_integers_and_halves_are_summed_in_floating_point(model: str, backen
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_f29_float64_is_never_quietly_float32(backend: str) -> None:
+def test_float64_is_never_quietly_float32(backend: str) -> None:
     jax = pytest.importorskip("jax")
     A = Projector(*GEOMETRIES["fan"], backend=backend, precision="float64")
     x = jax.numpy.ones(A.domain.shape, "float32")
@@ -414,7 +414,7 @@ def test_f29_float64_is_never_quietly_float32(backend: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fast", "float64"])
-def test_f30_results_have_the_dtype_of_the_codomain(precision: str) -> None:
+def test_results_have_the_dtype_of_the_codomain(precision: str) -> None:
     A = Projector(*GEOMETRIES["fan"], precision=precision)
     G = lo.Gradient(A.domain)
     x, y = A.domain.random(0), A.codomain.random(1)
@@ -432,7 +432,7 @@ def test_f30_results_have_the_dtype_of_the_codomain(precision: str) -> None:
     assert {part.dtype for part in lo.vstack([A, 0.5 * G]) @ x} == {A.dtype}
 
 
-def test_f32_axes_of_length_one_are_kept() -> None:
+def test_axes_of_length_one_are_kept() -> None:
     from geometries import fbp, fdk
     from sharding import plan
     from solvers import cgls, tv

@@ -20,43 +20,43 @@ E_U = np.stack([np.cos(THREE), np.sin(THREE)], 1)
 E_R = np.stack([-np.sin(THREE), np.cos(THREE)], 1)
 ROWS = Detector((2, 3), (0.67, 0.91), (0.11, -0.17))
 
-# Nonzeros, sum, Frobenius norm of A; |Ax|, <Ax, y>, |A.H y| (section 12 of the requirements).
+# Nonzeros, sum, Frobenius norm of A; |Ax|, <Ax, y>, |A.H y|.
 REFERENCE: dict[str, tuple[Callable[[], tuple[Any, Grid]], tuple[float, ...]]] = {
-    "P69": (
+    "parallel with displaced places": (
         lambda: (
             Trajectory("parallel", E_R, PLACES + 3.7 * E_R, E_U, None, Detector(5, 0.91)),
             FLAT,
         ),
         (43, 30.063940854091, 5.035492824521, 3.625747368885, 1.638342768706, 2.222572134516),
     ),
-    "P70": (
+    "fan with displaced places": (
         lambda: (
             Trajectory("fan", PLACES - 7.1 * E_R, PLACES + 5.3 * E_R, E_U, None, Detector(5, 0.91)),
             FLAT,
         ),
         (66, 45.704517558126, 6.171736146705, 4.652282136826, -0.672804398553, 2.465715504784),
     ),
-    "P71": (
+    "parallel": (
         lambda: (ParallelBeam(THREE, Detector(5, 0.91, 0.13)), FLAT),
         (43, 29.875011594915, 5.013900831281, 3.596222143639, 1.421818104152, 2.162270891914),
     ),
-    "P72": (
+    "fan": (
         lambda: (FanBeam(THREE, Detector(5, 0.91, 0.13), 7.1, 12.4), FLAT),
         (66, 45.656238929117, 6.171508071721, 4.732239404035, -0.542096052861, 2.430448243192),
     ),
-    "P73": (
+    "fan, curved": (
         lambda: (FanBeam(THREE, Detector(5, 0.91, curvature=12.4), 7.1, 12.4), FLAT),
         (65, 45.341300112838, 6.114900962521, 4.729814720800, 0.956789405965, 2.238705745590),
     ),
-    "P74": (
+    "cone": (
         lambda: (ConeBeam(THREE, ROWS, 7.1, 12.4), SOLID),
         (84, 48.216806120684, 5.782344791866, 4.644809803905, 4.376734756940, 2.692899735548),
     ),
-    "P75": (
+    "helix": (
         lambda: (ConeBeam((-4.1, 0.7, 3.9), ROWS, 7.1, 12.4, advance=1.7), SOLID),
         (85, 45.933775786372, 5.465412426010, 3.611021343724, 0.811904433001, 3.872045613651),
     ),
-    "P76": (
+    "parallel in space": (
         lambda: (ParallelBeam(THREE, Detector((2, 4), (1.3, 0.71), (0, 0.13))), SOLID),
         (96, 55.061138914883, 6.124338855482, 4.673866872659, -3.002730204010, 6.542078775918),
     ),

@@ -34,7 +34,7 @@ def make(
     d: float = 12.4,
     radius: float | None = None,
 ) -> PlanarScan:
-    """A circular scan by the formulas of P4, curved by those of P10."""
+    """A circular scan written out, with a flat or a curved detector."""
     t = np.asarray(angles, np.float64)
     e_u = np.stack([np.cos(t), np.sin(t)], 1)
     e_r = np.stack([-np.sin(t), np.cos(t)], 1)
@@ -52,7 +52,7 @@ def make(
 
 
 def framed(kind: str) -> PlanarScan:
-    """`parallel F` and `fan F` of P69 and P70."""
+    """The parallel and the fan scan of the worked values."""
     t = np.array(F)
     e_u = np.stack([np.cos(t), np.sin(t)], 1)
     e_r = np.stack([-np.sin(t), np.cos(t)], 1)
@@ -159,7 +159,7 @@ def test_every_entry_equals_the_clipped_chord(name: str, precision: str) -> None
     np.testing.assert_allclose(dense_adjoint(scan, precision), expected, tolerance, tolerance)
 
 
-WORKED = {  # P69 to P73
+WORKED = {
     "parallel F": (
         43,
         30.063940854091,
@@ -306,7 +306,7 @@ def test_source_and_detector_inside(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_oblique_exit(precision: str) -> None:
-    t = 0.37123456789123  # P79 gives more digits than stand here; the chord is 5 x .61 / cos
+    t = 0.37123456789123  # the chord is 5 x .61 / cos
     one = np.array([[math.cos(t), math.sin(t)]])
     scan = PlanarScan(
         "parallel",
@@ -454,7 +454,7 @@ def test_threads_and_batches_change_no_bit(kind: str, precision: str) -> None:
 
 
 def residual(left: np.ndarray, x: np.ndarray, right: np.ndarray, y: np.ndarray) -> float:
-    """A42's residual of <A x, y> and <x, A.H y> in units of eps, given Ax = left, A.H y = right."""
+    """The residual of <A x, y> and <x, A.H y> in units of eps, given Ax = left, A.H y = right."""
     eps = np.finfo(left.dtype).eps
     left, x, right, y = (np.asarray(a, np.float64).ravel() for a in (left, x, right, y))
     scale = np.linalg.norm(left) * np.linalg.norm(y) + np.linalg.norm(x) * np.linalg.norm(right)

@@ -274,7 +274,7 @@ def check_worked_values(kernel, scan, count, total, frobenius, norms):
     np.testing.assert_allclose(got, norms, rtol=2e-11)
 
 
-# the requirements' table: P74, P75, P76
+# the worked values of three scans of a volume
 WORKED = [
     (
         "cone",

@@ -43,7 +43,7 @@ def test_real_scalars_are_weak_forward_and_adjoint(name: str, scalar) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in OPERATORS if "real-linear" not in n])
-def test_u1_a_complex_scalar_is_conjugated_by_the_adjoint(name: str) -> None:
+def test_a_complex_scalar_is_conjugated_by_the_adjoint(name: str) -> None:
     A, c = OPERATORS[name](), 0.5 - 2j
     B = c * A
     for side in (B.domain, B.codomain):
@@ -100,7 +100,7 @@ def test_a_precision_of_a_composition_is_the_coarsest() -> None:
     assert lo.vstack([matrix(3, 3, "float64"), matrix(3, 3)]).precision == "float32"
 
 
-# --- over the reals (A48-A50) ----------------------------------------------------------------
+# --- over the reals ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("domain", [lo.Space(6), lo.Space(6, "float64")])
@@ -155,7 +155,7 @@ def test_only_at_multiplies() -> None:
 
 @pytest.mark.parametrize("namespace", ["numpy", "torch", "jax", "strict"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_u3_u16_array_at_operator_is_the_transpose(namespace: str, dtype: str) -> None:
+def test_array_at_operator_is_the_transpose(namespace: str, dtype: str) -> None:
     A, y = matrix(5, 6, dtype), array(5, dtype, 2)
     M = A.to_dense()
     near(np.asarray(to(y, "numpy") @ A), M.T @ y)
@@ -287,14 +287,14 @@ def test_tags_claim_only_what_is_certain() -> None:
     assert "nonnegative" not in (lo.Matrix(np.ones((2, 3), "f4")) @ N).tags
 
 
-def test_u7_spacing_never_hides_in_an_adjoint() -> None:
+def test_spacing_never_hides_in_an_adjoint() -> None:
     for spacing in (None, (0.1, 3.0)):
         S = lo.Space((3, 4), "float64", spacing=spacing)
         for A in (lo.Identity(S), lo.Gradient(S), matrix(5, 12, "float64", S)):
             near(A.H.to_dense(), A.to_dense().T)
 
 
-def test_u17_u18_both_adjoints_from_one_pair() -> None:
+def test_both_adjoints_from_one_pair() -> None:
     A = Halved(4)
     y = A.codomain.random(0)
     np.testing.assert_array_equal(A.T @ y, A.H @ y)
@@ -305,7 +305,7 @@ def test_u17_u18_both_adjoints_from_one_pair() -> None:
     np.testing.assert_array_equal(B.H.vjp(z, x), B @ x)
 
 
-# --- random trees against dense matrices (A27) ------------------------------------------------
+# --- random trees against dense matrices ------------------------------------------------------
 
 N = 4
 

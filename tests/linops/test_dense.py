@@ -27,12 +27,12 @@ def test_the_matrix_of_a_product_space_is_the_block_matrix() -> None:
     np.testing.assert_array_equal(lo.concat([A, B]).to_dense(), np.vstack([a, b]))
 
 
-def test_u8_the_norm_of_a_defective_matrix() -> None:
+def test_the_norm_of_a_defective_matrix() -> None:
     assert lo.Matrix(NILPOTENT).norm() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
-def test_u8_the_norm_is_the_largest_singular_value(dtype: str) -> None:
+def test_the_norm_is_the_largest_singular_value(dtype: str) -> None:
     for M in (array((8, 5), dtype), np.outer(array(6, dtype), array(4, dtype, 1))):
         wanted = np.linalg.svd(M.astype("complex128"), compute_uv=False)[0]
         found = lo.Matrix(M).norm(iterations=2000, rtol=1e-6)
@@ -40,13 +40,13 @@ def test_u8_the_norm_is_the_largest_singular_value(dtype: str) -> None:
         assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_u8_tiny_operators_have_tiny_norms() -> None:
+def test_tiny_operators_have_tiny_norms() -> None:
     A = lo.Matrix(array((8, 5), "float64"))
     assert (1e-12 * A).norm(2000) == pytest.approx(1e-12 * A.norm(2000), rel=1e-6)
     assert lo.Zero(lo.Space(3), lo.Space(2)).norm() == 0
 
 
-def test_u8_without_convergence_it_warns_and_tells() -> None:
+def test_without_convergence_it_warns_and_tells() -> None:
     A = lo.Diagonal(np.linspace(1, 2, 50))
     with pytest.warns(RuntimeWarning, match="has not converged after 3 iterations"):
         info = A.norm(iterations=3, rtol=1e-12, return_info=True)

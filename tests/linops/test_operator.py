@@ -65,7 +65,7 @@ def test_a_higher_precision_warns_once_an_operator() -> None:
         A @ np.zeros((3, 4), object)
 
 
-def test_u5_flat_vectors_are_mirrored() -> None:
+def test_flat_vectors_are_mirrored() -> None:
     A = matrix(5, 5)
     v = array(5)
     M = A.to_dense()

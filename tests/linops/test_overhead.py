@@ -51,7 +51,7 @@ def calls(function: Callable[[], Any]) -> int:
     return entered
 
 
-def test_a82_a_chain_enters_its_leaves_and_little_else() -> None:
+def test_a_chain_enters_its_leaves_and_little_else() -> None:
     A = chain(TERMS)
     x = np.ones(6, "float32")
     for B in (A, A.H):
@@ -60,21 +60,21 @@ def test_a82_a_chain_enters_its_leaves_and_little_else() -> None:
 
 
 @pytest.mark.parametrize("join", [lo.vstack, lo.concat])
-def test_a83_stacks_check_their_members_once(join: Any) -> None:
+def test_stacks_check_their_members_once(join: Any) -> None:
     A = join(leaves(TERMS))
     x = np.ones(6, "float32")
     A @ x
     assert calls(lambda: A @ x) <= 3 * TERMS + 10
 
 
-def test_a83_sums() -> None:
+def test_sums() -> None:
     A = functools.reduce(operator.add, leaves(TERMS))
     x = np.ones(6, "float32")
     A @ x
     assert calls(lambda: A @ x) <= 3 * TERMS + 8
 
 
-def test_a84_an_adjoint_is_built_once_in_both_directions() -> None:
+def test_an_adjoint_is_built_once_in_both_directions() -> None:
     assert chain(2).H.H.terms  # modules are imported
     A = chain(TERMS)
     assert calls(lambda: A.H) <= 12 * TERMS
@@ -83,7 +83,7 @@ def test_a84_an_adjoint_is_built_once_in_both_directions() -> None:
 
 
 @pytest.mark.parametrize("combine", [operator.matmul, operator.add])
-def test_a85_building_is_linear_in_the_number_of_terms(combine: Any) -> None:
+def test_building_is_linear_in_the_number_of_terms(combine: Any) -> None:
     few, many = leaves(TERMS), leaves(4 * TERMS)
     for terms in (few, many):  # what each space finds out once is not counted
         functools.reduce(combine, terms)
@@ -92,7 +92,7 @@ def test_a85_building_is_linear_in_the_number_of_terms(combine: Any) -> None:
     assert calls(lambda: functools.reduce(combine, many)) <= 4.3 * short
 
 
-def test_a85_neighbours_are_rewritten_where_two_chains_meet() -> None:
+def test_neighbours_are_rewritten_where_two_chains_meet() -> None:
     wide, narrow = lo.Space(6, "float64"), lo.Space(6, "float32")
     A = lo.from_functions(np.negative, np.negative, domain=narrow)
     widened = lo.Cast(narrow, wide) @ A

@@ -27,7 +27,7 @@ def peak(function) -> float:
 
 
 @pytest.mark.parametrize("flat", list(itertools.product([False, True], repeat=3)))
-def test_u6_the_output_has_the_shape_of_the_codomain_whatever_the_factors_are(flat) -> None:
+def test_the_output_has_the_shape_of_the_codomain_whatever_the_factors_are(flat) -> None:
     image, row = lo.Space((3, 4), "float64", ("y", "x")), lo.Space(12, "float64", ("row",))
     flatten = lo.Reshape(image, 12, axes=("row",))
     M = np.random.default_rng(9).standard_normal((12, 12))
@@ -53,7 +53,7 @@ def test_u6_the_output_has_the_shape_of_the_codomain_whatever_the_factors_are(fl
     assert outer.matvec(x.reshape(12, 1)).shape == (12, 1)
 
 
-def test_u11_large_compositions_are_never_made_dense() -> None:
+def test_large_compositions_are_never_made_dense() -> None:
     space = lo.Space(N)
     w = np.linspace(1.0, 2.0, N, dtype="float32")
     D, F = lo.Diagonal(w, space), lo.FFT(space)
@@ -82,13 +82,13 @@ def test_u11_large_compositions_are_never_made_dense() -> None:
     np.testing.assert_allclose(solved[0], x, atol=1e-4)
 
 
-def test_u11_a_projection_of_many_cells_stays_within_ten_vectors() -> None:
+def test_a_projection_of_many_cells_stays_within_ten_vectors() -> None:
     A, x = many_cells()
     assert peak(lambda: A @ x) < 10
     assert peak(lambda: A.gram().tags) < 10
 
 
-def test_u11_a_back_projection_of_many_cells_stays_within_ten_vectors() -> None:
+def test_a_back_projection_of_many_cells_stays_within_ten_vectors() -> None:
     A, x = many_cells()
     y = A @ x
     assert peak(lambda: A.H @ y) < 10
@@ -104,7 +104,7 @@ def many_cells():
     return A, x
 
 
-def test_a30_views_are_involutions_by_identity() -> None:
+def test_views_are_involutions_by_identity() -> None:
     space = lo.Space((2, 3), "complex128")
     M = lo.Matrix(np.arange(36).reshape(6, 6) * (1 + 1j), space, space)
     D = lo.Diagonal(np.arange(6.0).reshape(2, 3) + 2j, space)
@@ -116,7 +116,7 @@ def test_a30_views_are_involutions_by_identity() -> None:
     assert [type(t) for t in (D @ M).H.terms] == [type(t.H) for t in reversed((D @ M).terms)]
 
 
-def test_a40_only_zero_stops_what_is_not_a_number() -> None:
+def test_only_zero_stops_what_is_not_a_number() -> None:
     D = lo.Diagonal(np.array([1.0, 2.0]))
     x = np.array([np.nan, np.inf])
     np.testing.assert_array_equal(D @ x, x)
@@ -126,7 +126,7 @@ def test_a40_only_zero_stops_what_is_not_a_number() -> None:
     assert not np.any(D @ np.zeros(2)) and (D @ np.zeros((0, 2))).shape == (0, 2)
 
 
-def test_u20_an_approximate_adjoint_spreads_and_is_shown() -> None:
+def test_an_approximate_adjoint_spreads_and_is_shown() -> None:
     space = lo.Space(3)
     A = lo.from_functions(
         lambda x: 2 * x, lambda y: 2.001 * y, domain=space, adjoint_kind="approximate"
@@ -145,7 +145,7 @@ def test_u20_an_approximate_adjoint_spreads_and_is_shown() -> None:
 
 
 @pytest.mark.parametrize("name", ["gradient", "matrix", "chain", "stack", "concat", "kron", "gram"])
-def test_u12_results_and_adjoints_stay_on_the_second_device(name: str) -> None:
+def test_results_and_adjoints_stay_on_the_second_device(name: str) -> None:
     strict = pytest.importorskip("array_api_strict")
     device = strict.Device("device1")
     space = lo.Space((2, 3))
@@ -171,7 +171,7 @@ def test_u12_results_and_adjoints_stay_on_the_second_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["diagonal", "matrix", "gradient"])
-def test_u12_one_operator_serves_two_devices_of_jax_in_turn(name: str) -> None:
+def test_one_operator_serves_two_devices_of_jax_in_turn(name: str) -> None:
     jax = pytest.importorskip("jax")
     if len(jax.devices()) < 2:
         pytest.skip("JAX has one device here")
@@ -187,7 +187,7 @@ def test_u12_one_operator_serves_two_devices_of_jax_in_turn(name: str) -> None:
             assert y.devices() == {device}
 
 
-def test_u13_nothing_goes_through_the_host_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_goes_through_the_host_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     space = lo.Space((3, 4), "float64")
     A = lo.FFT(space).H @ lo.FFT(space) + lo.Gradient(space).gram() + 2 * lo.Identity(space)
@@ -212,7 +212,7 @@ def test_u13_nothing_goes_through_the_host_in_backward(monkeypatch: pytest.Monke
     np.testing.assert_allclose(second.numpy().ravel(), 2 * dense.T @ dense @ np.ones(12))
 
 
-def test_a6_the_transpose_of_sharded_views_sums_over_devices_once() -> None:
+def test_the_transpose_of_sharded_views_sums_over_devices_once() -> None:
     jax = pytest.importorskip("jax")
     from jax.sharding import PartitionSpec as P
 
@@ -231,7 +231,7 @@ def test_a6_the_transpose_of_sharded_views_sums_over_devices_once() -> None:
     np.testing.assert_allclose(transpose(y)[0], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a89_a_chain_keeps_two_vectors_at_a_time() -> None:
+def test_a_chain_keeps_two_vectors_at_a_time() -> None:
     space = lo.Space(N)
     ones = np.ones(2, "float32")
     chain = lo.Convolve(space, ones)
@@ -245,7 +245,7 @@ def test_a89_a_chain_keeps_two_vectors_at_a_time() -> None:
     assert peak(lambda: chain @ x) < max(single, double) + 1.1
 
 
-def test_a86_diagonals_are_one_when_they_are_built() -> None:
+def test_diagonals_are_one_when_they_are_built() -> None:
     space = lo.Space(5)
     weights = [space.random(k) for k in range(20)]
     chain = lo.Diagonal(weights[0])
@@ -255,7 +255,7 @@ def test_a86_diagonals_are_one_when_they_are_built() -> None:
     np.testing.assert_allclose(chain.diagonal(), np.prod(weights, axis=0), rtol=1e-5)
 
 
-def test_a36_one_library_in_a_tuple() -> None:
+def test_one_library_in_a_tuple() -> None:
     torch = pytest.importorskip("torch")
     A = lo.hstack([lo.Identity(lo.Space(3)), lo.Identity(lo.Space(3))])
     with pytest.raises((TypeError, ValueError), match=r"(?i)namespace|librar"):

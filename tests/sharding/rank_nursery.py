@@ -137,7 +137,7 @@ def _latecomer(rank: int, world: int, folder: Path) -> str:
 
 
 def _death(rank: int, world: int) -> str:
-    """The last rank ends within a program (H49, H73): the others stop waiting, and name it."""
+    """The last rank ends within a program: the others stop waiting, and name it."""
     space = lo.Space((world, 3), "float64", ("z", "y"))
 
     def dying(x: Any) -> Any:

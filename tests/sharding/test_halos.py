@@ -67,7 +67,7 @@ def test_stencils_as_wide_as_several_shares_keep_their_bits(
 
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 def test_on_a_rectangle_of_devices_two_permutes_an_axis_and_nothing_else(boundary: str) -> None:
-    """T11, T12, S17: both axes cut, in either order of the devices, corners not read."""
+    """Both axes cut, in either order of the devices, corners not read."""
     A = _laplacian((8, 8), 6, boundary)
     x = A.domain.random(1)
     one = _cut(A, jax.devices("cpu")[:1], 0)
@@ -82,7 +82,7 @@ def test_on_a_rectangle_of_devices_two_permutes_an_axis_and_nothing_else(boundar
 
 
 def test_two_stencils_exchange_once_and_say_what_they_send() -> None:
-    """T12, S28: divergence of gradient sends two planes each way, once, not one plane twice."""
+    """Divergence of gradient sends two planes each way, once, not one plane twice."""
     space = lo.Space((8, 6), "float64", ("z", "x"))
     G = lo.Gradient(space)
     A = G.H @ G
@@ -100,7 +100,7 @@ def test_two_stencils_exchange_once_and_say_what_they_send() -> None:
 
 
 def test_one_jitted_function_serves_plans_on_two_meshes_in_turn() -> None:
-    """T14, S10: nothing ambient is read when it is traced."""
+    """Nothing ambient is read when it is traced."""
     A = lo.Diagonal(np.arange(12.0).reshape(6, 2), lo.Space((6, 2), "float64", ("z", "x")))
     devices = jax.devices("cpu")
     B, C = _cut(A, devices[:2], 0), _cut(A, devices[5:2:-1], 0)

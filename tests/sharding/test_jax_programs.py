@@ -195,7 +195,7 @@ def test_a_program_of_host_devices_has_ended_when_it_returns() -> None:
 def test_a_kernel_that_fails_on_one_device_fails_the_call_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other devices wait for it in a collective: without an error they would for ever (H49)."""
+    """The other devices wait for it in a collective: without an error they would for ever."""
     from linops.compiled import xla
 
     A = compositions.projector().with_precision("float32")

@@ -363,7 +363,7 @@ def test_deterministic_plans_add_nothing_up_over_devices(n: int) -> None:
 
 def test_a_free_partition_costs_no_more_than_any_that_is_asked_for() -> None:
     """Views alone sum whole volumes, slices alone read them whole: at some number of devices a mesh
-    of two axes moves less than either (H39)."""
+    of two axes moves less than either."""
     beam = ct.ConeBeam(np.linspace(0, 6, 512), ct.Detector((768, 768)), 2048.0, 3072.0)
     A = ct.Projector(beam, ct.Grid((512, 512, 512)))
     shapes = []

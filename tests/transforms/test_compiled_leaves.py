@@ -130,7 +130,7 @@ class Weighted(lo.LinearOperator):
     _adjoint_host = _forward_host
 
 
-def test_a53_no_derivative_in_the_arrays_of_compiled_code() -> None:
+def test_no_derivative_in_the_arrays_of_compiled_code() -> None:
     w, x = np.array([1, -2, 3], "float32"), np.array([4, 5, 6], "float32")
 
     def value(w: Any, x: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a53_no_derivative_in_the_arrays_of_compiled_code() -> None:
     np.testing.assert_array_equal(stopped(jnp.asarray(w)), np.ones(3))
 
 
-def test_a58_a_compiled_leaf_refuses_arrays_that_require_a_gradient() -> None:
+def test_a_compiled_leaf_refuses_arrays_that_require_a_gradient() -> None:
     torch = pytest.importorskip("torch")
     w, x = torch.tensor([1.0, -2.0, 3.0], requires_grad=True), torch.ones(3)
     with pytest.raises(DTypeError, match=r"one of which requires a gradient; detach\(\) it"):
@@ -178,7 +178,7 @@ class Meeting(lo.LinearOperator):
     _adjoint_host = _forward_host
 
 
-def test_a56_kernels_of_two_devices_run_at_once() -> None:
+def test_kernels_of_two_devices_run_at_once() -> None:
     mesh = Mesh(np.array(jax.devices()[:2]), ("d",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("d")
     double = jax.jit(

@@ -136,7 +136,7 @@ def losses_of_local_parts_count_copies(rank: int, world: int) -> None:
 
 @check
 def angles_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
-    """P52: geometry gradients arrive summed over all ranks."""
+    """Geometry gradients arrive summed over all ranks."""
     given = np.linspace(0, np.pi, 5, endpoint=False) + 0.1
     x = np.random.default_rng(0).random((5, 4))
 
@@ -157,7 +157,7 @@ def angles_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
 
 @check
 def hybrid_ownership_from_end_to_end(rank: int, world: int) -> None:
-    """P55, P58: volumes cut over space ranks, projections over view ranks, also empty shares."""
+    """Volumes cut over space ranks, projections over view ranks, also empty shares."""
     if world != 4:
         return
     for shape, views in (((5, 4), 5), ((3, 3, 4), 5), ((1, 4), 1)):

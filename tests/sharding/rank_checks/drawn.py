@@ -1,4 +1,4 @@
-"""P37, P58: cases that Hypothesis draws, the same on every rank, against matrices and a model.
+"""Cases that Hypothesis draws, the same on every rank, against matrices and a model.
 
 They are drawn before the first exchange, so that no rank draws further than another.
 """

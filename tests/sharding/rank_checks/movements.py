@@ -176,7 +176,7 @@ def inner_products_count_every_entry_once(rank: int, world: int) -> None:
 
 @check
 def ordered_inner_products_know_no_ranks(rank: int, world: int) -> None:
-    """H38: in deterministic plans the bits of one process, whoever has which planes."""
+    """In deterministic plans the bits of one process, whoever has which planes."""
     space = lo.Space((5, 3, 4), "float64", ("z", "y", "x"))
     z = plan(lo.Identity(space), partition="z", deterministic=True).lower().domain
     y = plan(lo.Identity(space), partition="y", deterministic=True).lower().domain

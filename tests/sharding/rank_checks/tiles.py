@@ -1,4 +1,4 @@
-"""P55, P63: what a rank makes of one band travels while it computes the next."""
+"""What a rank makes of one band travels while it computes the next."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def a_tile_that_fails_ends_all_ranks(rank: int, world: int) -> None:
 
 @check
 def sums_are_taken_in_pieces(rank: int, world: int) -> None:
-    """P63: no exchange holds a copy of a volume beside the summand and the sum."""
+    """No exchange holds a copy of a volume beside the summand and the sum."""
     if world != 2:
         return
     line = ranks.ranks_of(plan(lo.Identity(lo.Space((64,)))).mesh).lines[0]

@@ -45,14 +45,14 @@ def one_bad_rank_and_all_raise(rank: int, world: int) -> None:
     raises(PlacementError, "no leaf has", lambda: plan(A, partition="time"))
     raises(PlacementError, "different things",
            lambda: plan(A.with_precision("float32") if bad else A, partition="view"))  # fmt: skip
-    turned = projector((5, 4), 5, turn=0.1 if bad else 0.0)  # metadata, P96
+    turned = projector((5, 4), 5, turn=0.1 if bad else 0.0)  # metadata that differ
     raises(PlacementError, "different things", lambda: plan(turned, partition="view"))
     raises(PlacementError, "different things",
            lambda: B @ B.domain.put(x)[None].repeat(2 if bad else 3, 1, 1))  # fmt: skip
     several = torch.stack([local] * (2 if bad else 3))
     raises(PlacementError, "different things", lambda: torch.func.vmap(B.local)(several))
     raises(PlacementError, "different things", lambda: B.local(local.float() if bad else local))
-    alone = local.clone().requires_grad_(bad)  # flags, P52: the others would never run backward
+    alone = local.clone().requires_grad_(bad)  # flags: the others would never run backward
     raises(PlacementError, "with a gradient", lambda: B.local(alone))
     X = B.domain.put(x).requires_grad_(bad)
     raises(PlacementError, "with a gradient", lambda: B @ X)
