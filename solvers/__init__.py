@@ -17,6 +17,7 @@ from solvers.prox_map import prox_map
 from solvers.regularization import Regularization, automatic_regularization
 from solvers.result import SolverResult
 from solvers.sirt import sirt
+from solvers.streamed import cgls_into, sirt_into
 from solvers.tv import tv
 from solvers.vcd import vcd
 
@@ -27,6 +28,7 @@ __all__ = [
     "admm",
     "automatic_regularization",
     "cgls",
+    "cgls_into",
     "fista",
     "gradient_descent",
     "landweber",
@@ -37,6 +39,7 @@ __all__ = [
     "pdhg",
     "prox_map",
     "sirt",
+    "sirt_into",
     "tv",
     "vcd",
 ]
