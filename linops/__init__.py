@@ -23,6 +23,7 @@ from linops.algebra.concatenation import concat
 from linops.algebra.functions import from_functions
 from linops.algebra.kron import kron
 from linops.algebra.stacks import block_diagonal, hstack, vstack
+from linops.arrays import namespace
 from linops.cost import Cost
 from linops.elementary import (
     FFT,
@@ -121,6 +122,7 @@ __all__ = [
     "hstack",
     "inners",
     "kron",
+    "namespace",
     "register_jax",
     "separable",
     "transmission",

@@ -38,7 +38,7 @@ class QGGMRF(Differences):
         Where one regime passes into the other, in units of `sigma_x`; > 0.
     sigma_x
         Scale of the differences, in units of a voxel; > 0.
-    neighbour_weights
+    neighbor_weights
         One weight >= 0 for each axis (z, y, x), or one for all. They are divided by twice their
         sum, so the weights of all neighbours of an inner voxel add to 1. Differences are taken
         by index, as in the literature: who wants physical spacing passes weights for it.
@@ -61,7 +61,7 @@ class QGGMRF(Differences):
         q: float = 1.2,
         T: Any = 1.0,
         sigma_x: Any = 1.0,
-        neighbour_weights: float | Sequence[float] = 1.0,
+        neighbor_weights: float | Sequence[float] = 1.0,
     ) -> None:
         if not 0 < p <= 2:
             raise ValueError(f"p is {p}; it lies in 0 < p <= 2")
@@ -74,9 +74,9 @@ class QGGMRF(Differences):
         self._exponents = (float(p), float(q))
         self.T = positive_number(T, "T")
         self.sigma_x = positive_number(sigma_x, "sigma_x")
-        self.neighbour_weights = _weights(neighbour_weights, space.ndim)
-        total = 2.0 * sum(self.neighbour_weights)
-        self.b = tuple(w / total for w in self.neighbour_weights)
+        self.neighbor_weights = _weights(neighbor_weights, space.ndim)
+        total = 2.0 * sum(self.neighbor_weights)
+        self.b = tuple(w / total for w in self.neighbor_weights)
         self.convex = self.q >= 1
 
     @property
@@ -268,6 +268,6 @@ def _weights(weights: float | Sequence[float], ndim: int) -> tuple[float, ...]:
     good = len(values) == ndim and all(math.isfinite(w) and w >= 0 for w in values)
     if not good or not any(values):
         raise ValueError(
-            f"neighbour_weights is {weights!r}; it is {ndim} finite numbers >= 0, not all zero"
+            f"neighbor_weights is {weights!r}; it is {ndim} finite numbers >= 0, not all zero"
         )
     return values

@@ -48,7 +48,7 @@ CASES = {
 SMOOTH = {
     "tv": lo.TotalVariation(SPACE, eps=0.1),
     "qggmrf": lo.QGGMRF(SPACE, p=2.0, q=1.3, sigma_x=0.5),
-    "long": lo.QGGMRF(SPACE, p=1.8, q=1.1, sigma_x=0.7, neighbour_weights=(1, 2)),
+    "long": lo.QGGMRF(SPACE, p=1.8, q=1.1, sigma_x=0.7, neighbor_weights=(1, 2)),
     "composed": lo.LeastSquares(lo.Space(4, "float64"))
     @ lo.Matrix(RNG.standard_normal((4, 6)), SPACE, lo.Space(4, "float64")),
     "nonlinear": lo.LeastSquares(SPACE, TARGET) @ lo.Exp(SPACE),

@@ -139,7 +139,7 @@ def test_potential_has_its_golden_values(parameters, d, rho, influence, m):
 def test_volume_has_its_golden_values(row, namespace):
     parameters, weights, value, g000, g111, g210, c000, c111, total = row
     dtype, rtol = ("float32", 3e-6) if namespace == "jax" else ("float64", 1e-12)
-    prior = QGGMRF(lo.Space((3, 3, 3), dtype), **parameters, neighbour_weights=weights)
+    prior = QGGMRF(lo.Space((3, 3, 3), dtype), **parameters, neighbor_weights=weights)
     x = to(volume(), namespace)
     gradient = prior.gradient(x)
     curvature = prior.surrogate(x).diagonal()
@@ -180,7 +180,7 @@ def test_huge_differences_stay_finite(parameters):
 
 
 def test_gradient_equals_central_differences():
-    prior = QGGMRF(lo.Space((2, 3, 4), "float64"), **LONG, neighbour_weights=(1, 2, 0.5))
+    prior = QGGMRF(lo.Space((2, 3, 4), "float64"), **LONG, neighbor_weights=(1, 2, 0.5))
     x, d = np.random.default_rng(1).standard_normal((2, 2, 3, 4))
     h = 1e-6
     slope = (prior(x + h * d) - prior(x - h * d)) / (2 * h)
@@ -274,7 +274,7 @@ def test_surrogate_majorizes(p, ratio, T, scale, move, seed):
 def test_restriction_gives_the_rows_of_the_whole(shape, namespace):
     dtype, rtol = ("float32", 2e-5) if namespace == "jax" else ("float64", 1e-12)
     prior = QGGMRF(
-        lo.Space(shape, dtype), **SHORT, neighbour_weights=tuple(range(1, len(shape) + 1))
+        lo.Space(shape, dtype), **SHORT, neighbor_weights=tuple(range(1, len(shape) + 1))
     )
     x = np.random.default_rng(5).standard_normal(shape).astype(dtype)
     index = np.array([5, 0, 1, -1, 4])
@@ -325,9 +325,9 @@ def test_sum_and_scaling():
         ("T", 0),
         ("T", float("nan")),
         ("sigma_x", -1),
-        ("neighbour_weights", (0, 0)),
-        ("neighbour_weights", (1, -1)),
-        ("neighbour_weights", (1, 1, 1)),
+        ("neighbor_weights", (0, 0)),
+        ("neighbor_weights", (1, -1)),
+        ("neighbor_weights", (1, 1, 1)),
     ],
 )
 def test_bad_parameters_are_named(name, value):

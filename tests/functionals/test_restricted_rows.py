@@ -13,7 +13,7 @@ INDEX = np.array([0, 7, -1, 11, 2, 3])
 TARGET = SPACE.random(9)
 
 PRIORS = {
-    "qggmrf": fn.QGGMRF(SPACE, p=1.7, q=1.1, neighbour_weights=(1, 2, 3)),
+    "qggmrf": fn.QGGMRF(SPACE, p=1.7, q=1.1, neighbor_weights=(1, 2, 3)),
     "total variation": fn.TotalVariation(SPACE),
     "quadratic": fn.Quadratic(SPACE, 2.0, TARGET),
     "huber": fn.Huber(SPACE, 0.3),

@@ -196,9 +196,9 @@ CASES = {
             "q": 1.2,
             "T": 1.0,
             "sigma_x": 1.0,
-            "neighbour_weights": (1.0, 2.0),
+            "neighbor_weights": (1.0, 2.0),
         },
-        {"p": 1.9, "q": 1.3, "T": 1.5, "sigma_x": 2.0, "neighbour_weights": (1.0, 3.0)},
+        {"p": 1.9, "q": 1.3, "T": 1.5, "sigma_x": 2.0, "neighbor_weights": (1.0, 3.0)},
     ),
     lo.Quadratic: (
         {"space": SPACE, "weight": 1.0, "center": ONES},
