@@ -42,7 +42,9 @@ def kept_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         except (RuntimeError, OSError) as error:  # "no locator available", or its folder vanished
             _tell(error)
             return njit(function, **options)
-        cache = compiled._cache
+        cache = getattr(compiled, "_cache", None)
+        if cache is None:  # NUMBA_DISABLE_JIT: `njit` hands the function itself back
+            return compiled
         cache._cache_file = _Files.beside(cache._cache_file)
         save, load = cache.save_overload, cache.load_overload
 

@@ -167,7 +167,10 @@ def test_parameters_of_torch_carry_gradients_and_are_copied() -> None:
     np.testing.assert_allclose(A @ x, y, atol=1e-12)
     with torch.no_grad():
         depth += 5
-    np.testing.assert_allclose(A @ x, y, atol=1e-12)
+    with pytest.raises(GeometryError, match="written to since"):
+        A @ x
+    kept = frames.host.points()  # nor is it the new one
+    np.testing.assert_allclose(kept, plain.host.points(), rtol=1e-14, atol=1e-14)
     weights = torch.tensor(np.sin(np.arange(270.0)).reshape(3, 5, 6, 3))
     (slope,) = torch.autograd.grad((frames.points() * weights).sum(), depth)
     a = frames.host.detector.columns() + np.arange(3)[:, None]

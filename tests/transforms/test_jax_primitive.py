@@ -290,5 +290,5 @@ def test_namespace_device_and_dtype_of_tracers() -> None:
 
 def test_a_host_function_under_a_trace_says_so() -> None:
     A = lo.from_functions(np.asarray, np.asarray, domain=lo.Space(3))
-    with pytest.raises(TypeError, match="tracer|Tracer"):
+    with pytest.raises(TypeError, match="asarray runs code for NumPy arrays on the host"):
         jax.jit(lambda x: A @ x)(jnp.ones(3))
