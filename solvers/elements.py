@@ -66,6 +66,8 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
     parts = x if isinstance(space, ProductSpace) else (x,)
     copies = []
     for part, member in zip(parts, space.members, strict=True):
+        if arrays.dtype_of(part).kind not in "biufc":
+            raise DTypeError(f"{name} has dtype {part.dtype}; it is an array of numbers")
         if arrays.dtype_of(part).kind == "c" and not member.is_complex:
             raise DTypeError(f"{name} is {part.dtype}; the operator's space is {member.dtype}")
         if arrays.is_traced(part):
@@ -240,9 +242,8 @@ def hand_out(x: Any) -> Any:
 
     def part(x: Array) -> Array:
         if type(x) is np.ndarray:
-            x = x.view()
-            x.flags.writeable = False
-            return x
+            # Of memory that is read-only: a view of its own could be made writeable again.
+            return np.asarray(x.data.toreadonly())
         return x if arrays.is_jax(x) else arrays.copy(x)
 
     return each(part, x)

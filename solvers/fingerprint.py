@@ -3,7 +3,8 @@
 An operator, a functional, an array, a function or a plain value enters by what it is made of:
 class names, settings, and sha256 over shape, dtype and row-major bytes of its arrays. Other
 objects enter by what a copy of them would be made from, so that no field is forgotten. Functions
-enter by code, constants and closure. What only says where another operator runs is that operator,
+enter by code, constants, closure and the globals they read, objects of the user's classes also by
+the methods and constants of these. What only says where another operator runs is that operator,
 which it names by `_identity()`. Nothing here is stored as such; only digests are.
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
+import sys
 import types
 from collections.abc import Mapping
 from enum import Enum
@@ -25,7 +28,11 @@ from linops.space import ProductSpace, Space
 __all__ = ["array_digest", "fingerprint"]
 
 _BLOCK = 1 << 20
-_DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, Operator, np.generic)
+_LIBRARY = ("linops", "geometries", "sharding", "solvers", "builtins")
+_DATA = (
+    *(bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range),
+    *(Operator, np.generic, functools.partial, types.SimpleNamespace),
+)
 
 
 def fingerprint(value: Any) -> str:
@@ -73,15 +80,15 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
         _feed_array(digest, value)
     elif isinstance(value, Mapping):
         digest.update(f"mapping:{len(value)};".encode())
-        for key in sorted(value, key=str):
-            digest.update(f"{key!s}=".encode())
+        for key in sorted(value, key=lambda key: (str(key), type(key).__name__)):
+            digest.update(f"{type(key).__name__} {key!s}=".encode())
             _feed(digest, value[key], seen)
     elif isinstance(value, (tuple, list)):
         digest.update(f"{type(value).__name__}:{len(value)};".encode())
         for entry in value:
             _feed(digest, entry, seen)
     elif isinstance(value, (set, frozenset)):
-        _feed(digest, sorted(map(str, value)), seen)
+        digest.update(f"set:{sorted(map(fingerprint, value))!r};".encode())
     elif isinstance(value, types.FunctionType):
         _feed_function(digest, value, seen)
     elif hasattr(value, "py_func"):  # compiled by Numba
@@ -104,11 +111,37 @@ def _feed(digest: Any, value: Any, seen: dict[int, Any]) -> None:
 def _feed_object(digest: Any, value: Any, seen: dict[int, Any]) -> None:
     kind = type(value)
     digest.update(f"object:{kind.__module__}.{kind.__qualname__};".encode())
+    if _is_users(kind.__module__):
+        _feed_class(digest, kind, seen)
     parts = _parts(value)
     if not parts:
         shown = repr(value)
         digest.update(b"opaque;" if " at 0x" in shown else shown.encode())
     _feed(digest, parts, seen)
+
+
+def _feed_class(digest: Any, kind: type, seen: dict[int, Any]) -> None:
+    """Methods and constants of a class of the user's: what its objects do."""
+    for base in kind.__mro__:
+        if base.__module__ != kind.__module__:
+            continue
+        for name, member in sorted(vars(base).items()):
+            member = getattr(member, "__func__", getattr(member, "fget", member))
+            if isinstance(member, types.FunctionType):
+                digest.update(f"method {name};".encode())
+                _feed(digest, member, seen)
+            elif _is_data(member) and not name.startswith("__"):
+                digest.update(f"class {name}=".encode())
+                _feed(digest, member, seen)
+
+
+@functools.cache
+def _is_users(module: str) -> bool:
+    """Whether a module is neither of this library nor installed."""
+    if module.partition(".")[0] in (*_LIBRARY, *sys.stdlib_module_names) and module != "__main__":
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return "site-packages" not in file and "dist-packages" not in file
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -159,14 +192,28 @@ def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
             _feed(digest, cell.cell_contents, seen)
         except ValueError:  # a cell that was never filled
             digest.update(b"empty;")
-    # Globals enter where they are data or functions of the same module.
-    for name in _names(function.__code__):
+    # Globals enter where they are data, or functions and objects of the same module; of modules
+    # and classes the data that the function may look up in them.
+    names = _names(function.__code__)
+    for name in names:
         found = function.__globals__.get(name)
-        if arrays.is_array(found) or isinstance(found, _DATA):
+        if _is_data(found):
             digest.update(f"global {name}=".encode())
             _feed(digest, found, seen)
-        elif isinstance(found, types.FunctionType) and found.__module__ == function.__module__:
+        elif isinstance(found, (types.ModuleType, type)):
+            for inner in sorted(set(names)):
+                entry = inspect.getattr_static(found, inner, None)
+                if _is_data(entry):
+                    digest.update(f"global {name}.{inner}=".encode())
+                    _feed(digest, entry, seen)
+        elif function.__module__ in (getattr(found, "__module__", None), type(found).__module__):
             _feed(digest, found, seen)
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):  # whose attributes may warn
+        return False
+    return isinstance(value, _DATA) or arrays.is_array(value)
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -183,6 +230,9 @@ def _feed_array(digest: Any, x: Any) -> None:
         x = arrays.cast(x, np.dtype("float32"))
     host = arrays.to_numpy(x)
     digest.update(f"array:{host.shape}:{kind};".encode())
+    if host.dtype.hasobject:
+        _feed(digest, host.ravel().tolist(), {})
+        return
     if host.flags.c_contiguous:
         flat = host.reshape(-1)
         for start in range(0, flat.size, _BLOCK):

@@ -14,6 +14,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import checking
+from linops.errors import DTypeError
 from linops.operator import LinearOperator
 from linops.space import Space
 from solvers.elements import require_finite
@@ -94,6 +95,8 @@ def automatic_regularization(
         magnification,
     )
     A.codomain.check_shape(y, "y")
+    if arrays.dtype_of(y).kind not in "biuf":
+        raise DTypeError(f"y has dtype {y.dtype}; it is an array of real numbers")
     # Of placed measurements the real part counts.
     y = A.codomain.gather(y)
     if arrays.is_array(weights):

@@ -11,7 +11,7 @@ import numpy as np
 
 from geometries.beams import Beam, as_angles
 from geometries.trajectory import Trajectory
-from linops import arrays
+from linops import arrays, numeric
 from linops.errors import GeometryError
 
 __all__ = ["distances", "find_isocenter", "fixed_frames", "outward_normals", "view_angles"]
@@ -86,7 +86,7 @@ def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray
     if given is not None:
         refuse_gradient(given, "isocenter")
         try:
-            point = np.asarray(arrays.to_numpy(given) if arrays.is_array(given) else given, float)
+            point = numeric.finite_vector("isocenter", given)
         except (TypeError, ValueError):
             point = np.zeros(0)
         if point.shape != (frames.dims,) or not np.isfinite(point).all():

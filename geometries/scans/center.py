@@ -192,7 +192,7 @@ def _searched(search: Any, n: int) -> tuple[float, float]:
     if search is None:
         return 0.2 * (n - 1), 0.8 * (n - 1)
     try:
-        first, last = map(float, search)
+        first, last = (numeric.finite("search", column) for column in search)
     except (TypeError, ValueError):
         raise GeometryError(
             f"search is {search!r}; it is a pair of columns, such as ({0.4 * n:.0f}, {0.6 * n:.0f})"

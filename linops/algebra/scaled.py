@@ -104,7 +104,7 @@ class Scaled(LinearOperator):
 
 def is_scalar(value: Any) -> bool:
     """Whether `value` is a number: of Python, of NumPy, or an array of one entry without axes."""
-    if isinstance(value, (bool, str)):
+    if isinstance(value, (bool, str)) or arrays.is_masked(value):
         return False
     if isinstance(value, (int, float, complex, np.number)):
         return True

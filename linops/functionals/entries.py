@@ -17,7 +17,7 @@ from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.planes import resized
-from linops.errors import ShapeError
+from linops.errors import DTypeError, ShapeError
 from linops.functionals.functional import Functional, named_axes, plain
 from linops.operator import Operator
 from linops.precision import real_of
@@ -125,6 +125,8 @@ class Entries(Functional):
             return number
         # Bounds may be infinite; nothing may be NaN.
         numeric.require_numbers(f"{self.name}: {name}", value)
+        if arrays.dtype_of(value).kind not in "biufc":
+            raise DTypeError(f"{self.name}: {name} has dtype {value.dtype}; it holds numbers")
         space = self._space
         if tuple(value.shape) != space.shape:
             raise ShapeError(
@@ -136,7 +138,7 @@ class Entries(Functional):
     def _admit_weights(self, value: Any) -> Any:
         if not arrays.is_array(value) or not (arrays.is_traced(value) or arrays.trainable(value)):
             host = np.asarray(arrays.to_numpy(value) if arrays.is_array(value) else value)
-            if host.dtype.kind == "c" or not (np.isfinite(host).all() and (host >= 0).all()):
+            if host.dtype.kind not in "biuf" or not (np.isfinite(host).all() and (host >= 0).all()):
                 raise ValueError(f"{self.name}: weights are finite real numbers >= 0")
         return self._admit_table(value, "weights")
 

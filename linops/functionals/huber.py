@@ -69,8 +69,10 @@ class Huber(Entries):
         """`x / (1 + step)` up to `delta (1 + step)`, beyond shortened by `step delta`."""
         xp = arrays.namespace(x)
         ratio = xp.abs(x) / self.delta
-        ratio = xp.where(ratio > 1.0 + step, ratio, xp.zeros_like(ratio) + (1.0 + step))
-        return x * (1.0 - step / ratio)
+        far = ratio > 1.0 + step
+        # Near 0 not as 1 - step / (1 + step): that cancels where steps are large.
+        shortened = 1.0 - step / xp.where(far, ratio, xp.ones_like(ratio) + step)
+        return x * xp.where(far, shortened, 1.0 / (xp.ones_like(ratio) + step))
 
     def _capped(self, size: Array) -> Array:
         xp = arrays.namespace(size)

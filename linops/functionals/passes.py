@@ -134,8 +134,9 @@ def _curvature(d: Any, q: Any) -> Any:
 def _slope(d: Any, m: Any, q: Any) -> Any:
     """rho'(d) from its curvature m, and from its own formula where m is held at its floor."""
     t = abs(d) * q[0]
-    if t >= q[5] or d == 0:
-        return m * d
+    # Of small or large units the curvature may be no number of float32.
+    if (t >= q[5] and 0 < m < q[7]) or d == 0:
+        return m * d if d != 0 else d
     r = _ratio(t, q)
     u = q[6] / (q[6] + r)
     size = t ** (q[2] - q[6]) * ((q[6] + q[3] * r) * u) * u * q[0]
