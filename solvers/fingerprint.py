@@ -192,8 +192,8 @@ def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
             _feed(digest, cell.cell_contents, seen)
         except ValueError:  # a cell that was never filled
             digest.update(b"empty;")
-    # Globals enter where they are data, or functions and objects of the same module; of modules
-    # and classes the data that the function may look up in them.
+    # Globals enter where they are data, or functions and objects of the same module; of the user's
+    # modules and classes the data that the function may look up in them.
     names = _names(function.__code__)
     for name in names:
         found = function.__globals__.get(name)
@@ -201,6 +201,8 @@ def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
             digest.update(f"global {name}=".encode())
             _feed(digest, found, seen)
         elif isinstance(found, (types.ModuleType, type)):
+            if not _is_users(found.__module__ if isinstance(found, type) else found.__name__):
+                continue
             for inner in sorted(set(names)):
                 entry = inspect.getattr_static(found, inner, None)
                 if _is_data(entry):

@@ -89,23 +89,28 @@ def test_an_operator_whose_global_has_changed_is_refused(tmp_path):
 
 
 def test_another_process_finds_the_same(tmp_path):
+    """Whatever the order of its sets and the modules that it has imported."""
     script = tmp_path / "script.py"
     script.write_text(
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "from solvers.fingerprint import fingerprint\n"
         "class Gain:\n"
         "    names = {'a', 'b', 'c'}\n"
         "    def __call__(self, x): return x in ('a', 'b') or x in {'d', 'e', 'f'}\n"
         "gain = Gain()\n"
-        "print(fingerprint([gain, lambda x: gain(x), {'x', 'y', 'z'}]))\n"
+        "import numpy as np\n"
+        "def read(x): return sys.modules['numpy'].pi * np.e * x\n"
+        "print(fingerprint([read, gain, lambda x: gain(x), {'x', 'y', 'z'}]))\n"
     )
     found = {
         subprocess.run(
-            [sys.executable, str(script)],
+            [sys.executable, str(script), *more],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2")
+        for seed, more in (("1", ()), ("2", ("wave", "mailbox")))
     }
     assert len(found) == 1
