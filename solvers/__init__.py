@@ -6,6 +6,7 @@ else: no geometry, no device.
 
 from solvers.admm import admm
 from solvers.cgls import cgls
+from solvers.denoise import denoise, estimate_noise
 from solvers.emission import mlem, osem
 from solvers.fista import fista
 from solvers.gradient_descent import gradient_descent, landweber
@@ -28,7 +29,12 @@ __all__ = [
     "admm",
     "automatic_regularization",
     "cgls",
+<<<<<<< HEAD
     "cgls_into",
+=======
+    "denoise",
+    "estimate_noise",
+>>>>>>> 50f632e (Denoising with a prior, estimates of noise; a solver that is traced names itself and the way that works)
     "fista",
     "gradient_descent",
     "landweber",

@@ -18,7 +18,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import held
-from linops.errors import CheckpointError
+from linops.errors import CheckpointError, DTypeError
 from linops.operator import LinearOperator
 from linops.space import AnySpace
 from solvers import controls
@@ -109,6 +109,7 @@ class Run:
             )
         self.A = A
         self._given = y
+        _refuse_traced(name, y)
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)
         require_finite(self.y, "y")
@@ -392,6 +393,17 @@ class Run:
         if saved.tolerances == self._tolerances:
             for members, reason, converged in ended:
                 self.stop(members, reason, converged)
+
+
+def _refuse_traced(name: str, y: Any) -> None:
+    if any(map(arrays.is_traced, y if isinstance(y, tuple) else (y,))):
+        raise DTypeError(
+            f"{name}: y is traced by JAX, and a solver decides on the host by its values: call "
+            f"{name} outside of jit, grad and vmap (it compiles its iterations itself; batch axes "
+            "are solved side by side). For a derivative with respect to y, write the iterations "
+            "out with A @ x and A.H @ r, which JAX and torch differentiate: 20 steps of "
+            "x = x + step * (A.H @ (y - A @ x)), say"
+        )
 
 
 def _only(batch: tuple[int, ...], index: list[int]) -> np.ndarray:
