@@ -41,7 +41,7 @@ from solvers.result import (
 )
 from solvers.together import agreed, described, same_answer
 
-__all__ = ["Run", "no_graph"]
+__all__ = ["Run", "no_graph", "refuse_traced"]
 
 
 class Run:
@@ -109,7 +109,7 @@ class Run:
             )
         self.A = A
         self._given = y
-        _refuse_traced(name, y)
+        refuse_traced(name.partition("-")[0], y)
         self.y = admit(y, A.codomain, "y")
         self.batch = batch_of(self.y, A.codomain)
         require_finite(self.y, "y")
@@ -395,7 +395,8 @@ class Run:
                 self.stop(members, reason, converged)
 
 
-def _refuse_traced(name: str, y: Any) -> None:
+def refuse_traced(name: str, y: Any) -> None:
+    """Raise where the measurements are traced, and say what can be differentiated instead."""
     if any(map(arrays.is_traced, y if isinstance(y, tuple) else (y,))):
         raise DTypeError(
             f"{name}: y is traced by JAX, and a solver decides on the host by its values: call "

@@ -20,7 +20,7 @@ from linops.operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite
-from solvers.loop import Run, no_graph
+from solvers.loop import Run, no_graph, refuse_traced
 from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
 from solvers.subsets import Descent
@@ -211,6 +211,7 @@ class _Deals:
 
 def _weights(weights: Any, y: Any, codomain: Space) -> Any:
     """The weights of measurements that are fit."""
+    refuse_traced("vcd", y)
     y = admit(y, codomain, "y")
     if y.ndim != codomain.ndim:
         raise ValueError(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import linops as lo
+import solvers
 from solvers import denoise, estimate_noise
 
 
@@ -48,6 +49,17 @@ def test_it_minimises_what_it_says():
     found = denoise(prior, image, sigma=0.5, iterations=200).solution
     np.testing.assert_allclose(found.ravel(), wanted, atol=1e-8)
     np.testing.assert_allclose(denoise(prior, image, sigma=1e-4).solution, image, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cgls", "sirt", "tv", "vcd"])
+def test_a_traced_solver_names_itself_and_what_can_be_differentiated(name):
+    import jax
+
+    A, solver = lo.Matrix(np.eye(3, dtype="float32")), getattr(solvers, name)
+    with pytest.raises(
+        TypeError, match=rf"{name}: y is traced by JAX.*call {name} outside.*A\.H @"
+    ):
+        jax.grad(lambda y: solver(A, y, iterations=2).solution.sum())(np.ones(3, "float32"))
 
 
 def test_what_is_refused():
