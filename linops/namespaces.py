@@ -40,6 +40,7 @@ __all__ = [
     "is_torch",
     "is_traced",
     "item",
+    "largest",
     "masked_error",
     "may_share_memory",
     "namespace",
@@ -399,6 +400,22 @@ def item(x: Array) -> Any:
     DTensor's own `item()` gives what one rank has of a sum.
     """
     return (x.full_tensor() if is_distributed(x) else x).item()
+
+
+def largest(x: Array) -> Array:
+    """The largest of non-negative entries, 0 of none; of several processes over all of them.
+
+    Torch takes no maximum over a part without entries, which a process may well hold.
+    """
+    if not is_distributed(x):
+        xp = namespace(x)
+        return xp.sum(x) if 0 in x.shape else xp.max(x)
+    part = x.to_local()
+    top = part.max() if part.numel() else part.sum()
+    module = sys.modules["torch.distributed.tensor"]
+    states = [module.Partial("max") if p.is_shard() else p for p in x.placements]
+    copies = [module.Replicate()] * x.device_mesh.ndim
+    return module.DTensor.from_local(top, x.device_mesh, states).redistribute(placements=copies)
 
 
 def snapshot(x: Array) -> Array:

@@ -157,7 +157,7 @@ def _weights(A: LinearOperator, ones: Array) -> tuple[Array, Array]:
 
 def _reciprocal(s: Array) -> Array:
     xp = arrays.namespace(s)
-    weighs = (s > 0) & (s >= 1e-6 * xp.max(s)) if s.size else s > 0
+    weighs = (s > 0) & (s >= 1e-6 * arrays.largest(s))
     return xp.where(weighs, 1 / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
 
 

@@ -177,8 +177,8 @@ def _reciprocal(sums: Any, space: AnySpace, factor: float, share: float = 0.0) -
         if arrays.dtype_of(s).kind == "c":
             s = xp.real(s)
         weighs = s > 0
-        if share and s.size:
-            weighs = weighs & (s >= share * xp.max(s))
+        if share:
+            weighs = weighs & (s >= share * arrays.largest(s))
         return xp.where(weighs, factor / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
 
     return each(part, space.cleared(sums))

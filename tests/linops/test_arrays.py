@@ -142,3 +142,10 @@ def test_bfloat16_passes_between_torch_and_itself() -> None:
     x = torch.ones(3, dtype=torch.bfloat16)
     assert arrays.dtype_of(x) == np.dtype("float16")
     assert arrays.cast(x, np.dtype("float32")).dtype == torch.float32
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax.numpy", "torch"])
+def test_the_largest_of_no_entries_is_zero(library: str) -> None:
+    xp = pytest.importorskip(library)
+    assert float(arrays.largest(xp.zeros((2, 0)))) == 0
+    assert float(arrays.largest(xp.asarray([[1.0, 3.0], [2.0, 0.0]]))) == 3
