@@ -29,12 +29,9 @@ __all__ = [
     "admm",
     "automatic_regularization",
     "cgls",
-<<<<<<< HEAD
     "cgls_into",
-=======
     "denoise",
     "estimate_noise",
->>>>>>> 50f632e (Denoising with a prior, estimates of noise; a solver that is traced names itself and the way that works)
     "fista",
     "gradient_descent",
     "landweber",
