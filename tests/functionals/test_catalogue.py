@@ -140,6 +140,11 @@ def test_other_dtypes(dtype):
         check_functional(f, libraries=("torch",) if space.is_complex else ())
 
 
+def test_blocks_of_a_sum_whose_terms_reach_unequally_far():
+    f = lo.LeastSquares(SPACE) + lo.Huber(lo.Gradient(SPACE).codomain, 0.3) @ lo.Gradient(SPACE)
+    assert {"blocks", "padded_blocks"} <= set(check_functional(f, libraries=()).passed)
+
+
 def test_constraints_and_sums_over_members():
     first, second = lo.Space((2, 3), "float64", axes=("z", "x")), lo.Space((2,), "float64", ("z",))
     separable = lo.functionals.separable([lo.L1(first), lo.LeastSquares(second)])
