@@ -11,7 +11,7 @@ import numpy as np
 
 from geometries.beams import Beam, as_angles
 from geometries.trajectory import Trajectory
-from linops import arrays, numeric
+from linops import arguments, arrays, numeric
 from linops.errors import GeometryError
 
 __all__ = ["distances", "find_isocenter", "fixed_frames", "outward_normals", "view_angles"]
@@ -52,8 +52,14 @@ def fixed_frames(geometry: Beam | Trajectory) -> Trajectory:
     ------
     GeometryError
         For frames that require a gradient, or are traced.
+    DTypeError
+        For what is no geometry.
     """
-    frames = geometry.trajectory
+    frames = getattr(geometry, "trajectory", None)
+    if not isinstance(frames, Trajectory):
+        raise arguments.wrong(
+            "analytic reconstruction", "geometry", geometry, "a beam or a Trajectory"
+        )
     for name in ("sources", "directions", "centers", "u", "v"):
         refuse_gradient(getattr(frames, name), name)
     for value in frames.detector.parameters:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays, numeric
+from linops import arguments, arrays, numeric
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.cost import Cost
@@ -122,6 +122,7 @@ class RampFilter(LinearOperator):
         fan_step: float | None = None,
         precision: str | Precision | None = None,
     ) -> None:
+        space = arguments.held("Space", space, "RampFilter", "space")
         columns = space.shape[-1]
         own = ramp_response(columns, pitch, window, pad, fan_step=fan_step)
         if filter_response is None:

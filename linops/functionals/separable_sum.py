@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from linops import arguments
 from linops.algebra.blocks import extent_of
 from linops.algebra.relations import fresh_name
 from linops.algebra.stacks import block_diagonal
@@ -120,6 +121,8 @@ def separable(terms: Sequence[Functional]) -> SeparableFunctional:
     TypeError
         For what is no functional, or has a product space as domain.
     """
+    if not isinstance(terms, Iterable):
+        raise arguments.wrong("separable", "terms", terms, "a list of functionals")
     listed = list(terms)
     if not listed:
         raise ShapeError("separable takes one functional for each member, got none")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays, calling, numeric
+from linops import arguments, arrays, calling, numeric
 from linops.algebra.blocks import axis_name
 from linops.algebra.structure import leaves
 from linops.arrays import Array
@@ -85,6 +85,7 @@ def apply_into(
     >>> A.apply_into(np.ones((6, 5), "float32"), y, chunks=2) is y
     True
     """
+    A = arguments.held("Operator", A, "apply_into", "A")
     stream = Stream(A, chunks, memory)
     sources, targets, batch = admitted_stores(A, source, target)
     _check_flag("check_finite", check_finite)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import geometries
 from geometries import (
     Detector,
     Grid,
@@ -64,3 +65,12 @@ def test_integers_of_numpy(i: Any) -> None:
     np.testing.assert_array_equal(BEAM[i(2)].angles, THETA[2:3])
     x = A.domain.random(0)
     np.testing.assert_array_equal(A.block("view", i(1), i(3)) @ x, (A @ x)[1:3])
+
+
+def test_what_analytic_reconstruction_lacks_is_named() -> None:
+    with pytest.raises(DTypeError, match="RampFilter takes a plain Space as space, got the string"):
+        geometries.RampFilter("no")  # type: ignore[arg-type]
+    for name in ("AngularWeights", "CosineWeights", "DisplacedWeights", "ParkerWeights"):
+        for value in ("no", None, np.ones(2)):
+            with pytest.raises(DTypeError, match="takes a beam or a Trajectory as geometry, got"):
+                getattr(geometries, name)(value)

@@ -140,3 +140,11 @@ def test_what_can_only_be_an_operator_is_wrapped(kind: str) -> None:
 def test_masked_arrays_are_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(DTypeError, match=r"masked array.*filled"):
         call()
+
+
+def test_functions_that_take_operators_name_what_they_got() -> None:
+    with pytest.raises(DTypeError, match="apply_into takes an Operator as A, got the string"):
+        lo.apply_into("no", np.ones(2), np.ones(2))  # type: ignore[arg-type]
+    for value in (None, True):
+        with pytest.raises(DTypeError, match="separable takes a list of functionals as terms"):
+            lo.separable(value)  # type: ignore[arg-type]
