@@ -55,13 +55,12 @@ def _shifted_sum(x: Array, kernel: Array, lines: tuple[Line, ...]) -> Array:
         x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, line.ring)
     total: Any = None
     for position, planes in _shifts(lines, tuple(kernel.shape)):
-        term = kernel[position] * x[planes]
         if total is None:
-            total = term
-        elif type(total) is np.ndarray:
-            total += term
+            total = kernel[position] * x[planes]
+        elif type(total) is np.ndarray:  # the product has no name, so it ends before the next
+            total += kernel[position] * x[planes]
         else:
-            total = total + term
+            total = total + kernel[position] * x[planes]
     return total
 
 
