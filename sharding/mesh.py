@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from linops.arguments import described
 from linops.errors import PlacementError
 from sharding.devices import portable, returned
 
@@ -43,6 +44,13 @@ class Mesh:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for name, what in (("devices", "devices"), ("shape", "numbers"), ("names", "names")):
+            value = getattr(self, name)
+            if not isinstance(value, (tuple, list)):
+                raise PlacementError(
+                    f"{name} of a mesh is {described(value)}; it is a tuple of {what}"
+                )
+            object.__setattr__(self, name, tuple(value))
         if len(self.shape) not in (1, 2) or len(self.names) != len(self.shape):
             raise PlacementError(
                 f"a mesh has one or two axes with a name each, got {self.shape} and {self.names}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
+from linops.arguments import described
 from linops.arrays import Array
 from linops.errors import PlacementError
 from sharding.homes import Home, forbid, home_of, refuse, taken
@@ -67,6 +68,10 @@ class Placement:
     ndim: int | None = field(default=None)
 
     def __post_init__(self) -> None:
+        if isinstance(self.devices, str) or not isinstance(self.devices, Iterable):
+            raise PlacementError(
+                f"devices of a placement is {described(self.devices)}; it is a tuple of devices"
+            )
         object.__setattr__(self, "devices", tuple(self.devices))
         if not self.devices:
             raise PlacementError("a placement has one or more devices, got none")

@@ -12,7 +12,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
+from linops.arguments import checking, described, held
+from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from solvers.controls import positive, positive_count
@@ -76,11 +77,7 @@ def admm(
     >>> print(admm(f, [(lo.L1(space), lo.Identity(space))], iterations=60).solution.round(6))
     [ 2. -0.  0.]
     """
-    pairs = list(terms)
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise ValueError(
-            "admm takes terms [(g, K), ...], at least one pair of functional and operator"
-        )
+    pairs = _pairs(terms)
     operators = [K for _, K in pairs]
     space = operators[0].domain
     for K in operators[1:]:
@@ -189,6 +186,29 @@ def admm(
         run.begin(np.zeros(run.batch))
     run.x = x
     return run.result()
+
+
+def _pairs(terms: Any) -> list[tuple[Any, Any]]:
+    """The terms, each a functional and an operator.
+
+    Raises
+    ------
+    DTypeError
+        Naming what is neither.
+    """
+    listed = list(terms) if isinstance(terms, (tuple, list)) else []
+    if not listed or any(not isinstance(one, (tuple, list)) or len(one) != 2 for one in listed):
+        raise DTypeError(
+            f"terms of admm is {described(terms)}; it is a list of pairs [(g, K), ...] of a "
+            "functional and a linear operator; (g, Identity(space)) is a plain prior"
+        )
+    return [
+        (
+            held("Functional", g, "admm", f"terms[{i}][0]"),
+            held("LinearOperator", K, "admm", f"terms[{i}][1]"),
+        )
+        for i, (g, K) in enumerate(listed)
+    ]
 
 
 def _conjugate_gradients(normal: Any, right: Any, x: Any, space: Any, steps: int) -> Any:

@@ -208,3 +208,18 @@ def test_what_was_put_is_no_longer_the_callers(executor: str, library: str) -> N
     memory[...], other[...] = 0, 0
     for space_, part in zip(pair.codomain.members, members, strict=True):
         np.testing.assert_array_equal(host(space_.gather(part)), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Mesh(None, (2,), ("x",)), "devices of a mesh is None"),
+        (lambda: Mesh(("a",), 1, ("x",)), "shape of a mesh is"),
+        (lambda: Mesh(("a",), (1,), "x"), "names of a mesh is"),
+        (lambda: Placement(None, 0, 7), "devices of a placement is None"),
+        (lambda: Placement("abc", 0, 7), "devices of a placement is"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(make, message) -> None:
+    with pytest.raises(PlacementError, match=message):
+        make()

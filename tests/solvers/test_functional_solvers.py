@@ -173,6 +173,21 @@ def test_other_libraries_give_the_same(library):
         assert np.abs(np.asarray(one) - wanted).max() < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (None, "terms of admm is None"),
+        ([], "terms of admm"),
+        ([L1], "list of pairs"),
+        ([(A, L1)], r"terms\[0\]\[0\]"),
+        ([(L1, M)], r"terms\[0\]\[1\]"),
+    ],
+)
+def test_terms_of_another_kind_are_named(terms, message):
+    with pytest.raises(TypeError, match=message):
+        admm(DATA @ A, terms, iterations=1)
+
+
 def test_planned_operators_and_batches_give_the_same(sparse):
     B = plan(A, devices=2).lower()
     found = fista(lo.LeastSquares(B.codomain, Y) @ B, L1, iterations=3000, rtol=1e-10)
