@@ -147,12 +147,29 @@ class Space:
         return self._dots([(self, a, b)], True)[0]
 
     def norm(self, a: Array) -> Any:
-        """The Euclidean norm, accumulated in float64; types as for `inner`."""
-        square = self.inner(a, a)
-        if isinstance(square, (float, complex)):
-            return math.sqrt(square.real)
-        xp = arrays.namespace(square)
-        return xp.sqrt(xp.real(square) if self.is_complex else square)
+        """The Euclidean norm, accumulated in float64; types as for `inner`.
+
+        Squares neither overflow nor vanish: where they would, entries are scaled by the largest.
+        """
+        narrow = not arrays.has_float64(a) and (arrays.is_traced(a) or a.ndim > self.ndim)
+        if self.placement is not None or not narrow:
+            with np.errstate(over="ignore"):
+                square = self.inner(a, a)
+            if isinstance(square, (float, complex)):
+                if _holds(square.real) or self.placement is not None:
+                    return math.sqrt(square.real)
+            else:
+                xp = arrays.namespace(square)
+                real = xp.real(square) if self.is_complex else square
+                if self.placement is not None or arrays.is_traced(square) or _hold(real):
+                    return xp.sqrt(real)
+        top = _largest(a, self.ndim)
+        xp = arrays.namespace(top)
+        wide = xp.reshape(top, (*top.shape, *(1,) * self.ndim))
+        scaled = self.inner(a / wide, a / wide)
+        if isinstance(scaled, (float, complex)):
+            return float(top) * math.sqrt(scaled.real)
+        return top * xp.sqrt(xp.real(scaled) if self.is_complex else scaled)
 
     def validate(self, x: Array) -> Array:
         """`x` itself, if it is an element (or a batch of elements along leading axes).
@@ -387,9 +404,13 @@ class ProductSpace:
 
     def norm(self, a: tuple[Array, ...]) -> Any:
         """The Euclidean norm over all members."""
-        square = self.inner(a, a)
+        with np.errstate(over="ignore"):
+            square = self.inner(a, a)
         if isinstance(square, (float, complex)):
-            return math.sqrt(square.real)
+            if _holds(square.real):
+                return math.sqrt(square.real)
+            parts = [space.norm(part) for space, part in zip(self.spaces, a, strict=True)]
+            return math.hypot(*parts)
         xp = arrays.namespace(square)
         return xp.sqrt(xp.real(square) if self.is_complex else square)
 
@@ -504,6 +525,31 @@ arguments.declare("ProductSpace", Kind("a ProductSpace", (ProductSpace,), advice
 arguments.declare(
     "AnySpace", Kind("a Space or a ProductSpace", (Space, ProductSpace), advice=_space_advice)
 )
+
+
+def _holds(square: float) -> bool:
+    """Whether a sum of squares lost nothing to the range of its numbers."""
+    return square > 1e-280 and math.isfinite(square)
+
+
+def _hold(squares: Array) -> bool:
+    xp = arrays.namespace(squares)
+    return bool(arrays.item(xp.all((squares > 1e-280) & xp.isfinite(squares))))
+
+
+def _largest(a: Array, ndim: int) -> Array:
+    """The largest size of an entry of each element, 1 where there is none or it is no number."""
+    x = arrays.constant(a)
+    xp = arrays.namespace(x)
+    size = xp.abs(x)
+    if arrays.dtype_of(x).kind == "c":
+        parts = xp.abs(xp.real(x)), xp.abs(xp.imag(x))
+        size = xp.where(parts[0] > parts[1], *parts)
+    axes = tuple(range(-ndim, 0))
+    if axes:
+        size = xp.sum(size, axis=axes) if 0 in tuple(x.shape) else xp.max(size, axis=axes)
+    good = (size > 0) & xp.isfinite(size)
+    return xp.where(good, size, xp.ones_like(size))
 
 
 def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:

@@ -188,3 +188,34 @@ def test_a_space_lowers_an_operator_to_itself() -> None:
 def test_what_is_no_dtype_of_a_space_is_refused(dtype: object) -> None:
     with pytest.raises(DTypeError, match="a space's dtype is one of"):
         lo.Space(3, dtype)
+
+
+@pytest.mark.parametrize("scale", [2.0**-100, 1.0, 2.0**100])
+def test_norms_neither_overflow_nor_vanish(scale):
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    space = lo.Space(2)
+    host = (np.array([3, 4]) * scale).astype("f4")
+    for put in (np.asarray, jax.numpy.asarray, torch.as_tensor):
+        x = put(host)
+        assert float(space.norm(x)) == pytest.approx(5 * scale, rel=1e-6)
+        several = space.norm(put(np.stack([host, 2 * host, 0 * host])))
+        assert np.allclose(np.asarray(several) / scale, [5, 10, 0], rtol=1e-6)
+    assert float(jax.jit(space.norm)(jax.numpy.asarray(host))) == pytest.approx(5 * scale, rel=1e-6)
+    slope = jax.grad(space.norm)(jax.numpy.asarray(host))
+    assert np.allclose(slope, [0.6, 0.8], rtol=1e-6)
+
+    wide = lo.Space(2, "float64")
+    far = np.array([3, 4]) * scale**6
+    assert wide.norm(far) == pytest.approx(5 * scale**6, rel=1e-14)
+    assert lo.ProductSpace((wide, wide)).norm((far, far)) == pytest.approx(5 * 2**0.5 * scale**6)
+    assert np.allclose(wide.norm(np.stack([far, 0 * far])) / scale**6, [5, 0], rtol=1e-14)
+    turned = lo.Space(2, "complex64")
+    assert turned.norm(host * np.complex64(1j)) == pytest.approx(5 * scale, rel=1e-6)
+
+
+def test_norms_of_what_is_no_number_and_of_nothing():
+    space = lo.Space(2)
+    assert np.isnan(space.norm(np.array([np.nan, 1], "f4")))
+    assert space.norm(np.array([np.inf, 1], "f4")) == np.inf
+    assert space.norm(np.zeros(2, "f4")) == 0
+    assert lo.Space(0).norm(np.zeros(0, "f4")) == 0
