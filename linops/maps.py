@@ -529,7 +529,8 @@ def _freezing(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
         if outermost:
             del self.__dict__["_open"]
-            _note_sources(self)
+            if "torch" in sys.modules and _origins().tensors(self):
+                _note_sources(self)
             # Classes of the library hold what JAX takes; every operator of a user's is looked at.
             if "jax" in sys.modules and not (self._exact and type(self) in _shown):
                 _show_to_jax(type(self), self)

@@ -284,7 +284,8 @@ class LinearOperator(Operator):
             if "torch" in sys.modules and tracing.compiling():
                 return tracing.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
             found = make()
-            if "torch" in sys.modules and _origins().derived(found, [self]):
+            held = self.__dict__.get("_cache_tensors", self)  # of torch: see `origins.tensors`
+            if held and "torch" in sys.modules and _origins().derived(found, [self]):
                 # Of numbers computed from a parameter; these two follow the parameter itself.
                 follows = _adjoints().Adjoint if key == "_cache_H" else _adjoints().Conjugate
                 found = follows(self if key != "_cache_T" else self.H)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from linops import arrays
 from linops.errors import StaleError
-from linops.maps import Operator
+from linops.maps import Operator, _cached_names
 
 __all__ = [
     "check",
@@ -25,11 +25,13 @@ __all__ = [
     "owned_by",
     "require_same",
     "sources",
+    "tensors",
     "watch",
     "watched",
 ]
 
 _KEY = "_cache_sources"
+_TENSORS = "_cache_tensors"
 _FARTHEST = 4096  # nodes of a graph that are followed back to the parameters
 
 
@@ -40,12 +42,16 @@ def derived(made: Any, parents: Iterable[Any]) -> list[Operator]:
     """
     if "torch" not in sys.modules or not isinstance(made, Operator):
         return []
-    given = [tensor for parent in parents for _, tensor in _tensors(parent)]
+    given = [tensor for parent in parents for _, tensor in tensors(parent)]
+    if not given:
+        # So the next one that is made of it need not look through its parts.
+        made.__dict__.setdefault(_TENSORS, ())
+        return []
     if not any(map(arrays.trainable, given)):
         return []
     known = set(map(id, given))
     found: dict[int, Operator] = {}
-    for operator, tensor in _tensors(made):
+    for operator, tensor in tensors(made):
         assert operator is not None
         if id(tensor) not in known and id(_base(tensor)) not in known:
             found[id(operator)] = operator
@@ -61,7 +67,7 @@ def watch(made: Any, parents: Iterable[Any]) -> Any:
         states = [
             state
             for parent in parents
-            for operator, tensor in _tensors(parent)
+            for operator, tensor in tensors(parent)
             if arrays.trainable(tensor)
             for state in (
                 *sources(tensor),
@@ -75,12 +81,13 @@ def watch(made: Any, parents: Iterable[Any]) -> Any:
 
 def owned_by(operator: Operator) -> list[Any]:
     """The sources of the tensors among an operator's own attributes, with their states."""
-    found = list(operator.__dict__.get(_KEY, ()))
-    for value in operator.__dict__.values():
-        for part in value if type(value) is tuple else (value,):
-            if arrays.is_torch(part) and part.requires_grad:
-                found += [] if part.is_leaf else sources(part)
-    return found
+    known = operator.__dict__.get(_KEY, ())
+    return [*known, *(
+        source
+        for holder, part in tensors(operator)
+        if holder is operator and part.requires_grad and not part.is_leaf
+        for source in sources(part)
+    )]  # fmt: skip
 
 
 def sources(tensor: Any) -> list[tuple[Any, Any]]:
@@ -162,20 +169,28 @@ def require_same(states: Iterable[tuple[Any, Any]], owner: str, renewal: str) ->
             )
 
 
-def _tensors(value: Any) -> Iterator[tuple[Operator | None, Any]]:
+def tensors(value: Any) -> Sequence[tuple[Operator | None, Any]]:
     """The tensors of torch in a tree, each with the operator that holds it."""
-    if arrays.is_torch(value):
-        yield None, value
-    if not isinstance(value, Operator):
-        return
-    from linops.algebra.structure import flatten
-
-    for field in flatten(value)[0].values():
-        for part in field if isinstance(field, tuple) else (field,):
-            if isinstance(part, Operator):
-                yield from _tensors(part)
-            elif arrays.is_torch(part):
-                yield value, part
+    if Operator not in type(value).__mro__:
+        return ((None, value),) if arrays.is_torch(value) else ()
+    known: Sequence[tuple[Operator | None, Any]] | None = value.__dict__.get(_TENSORS)
+    if known is not None:
+        return known
+    # Each operator that is made passes here once: plain look-ups, as few calls as can be.
+    kind: Any = type(value)
+    tensor, cached = sys.modules["torch"].Tensor, _cached_names(kind)
+    found: list[tuple[Operator | None, Any]] = []
+    for name, field in value.__dict__.items():
+        if name in cached or name.startswith("_cache"):
+            continue
+        for part in field if type(field) is tuple else (field,):
+            if isinstance(part, tensor):
+                found.append((value, part))
+            elif Operator in type(part).__mro__:
+                inner = part.__dict__.get(_TENSORS)
+                found += tensors(part) if inner is None else inner
+    value.__dict__[_TENSORS] = found
+    return found
 
 
 def _base(tensor: Any) -> Any:
