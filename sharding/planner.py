@@ -14,7 +14,7 @@ from typing import Any
 
 from linops.algebra.blocks import axis_name, extent
 from linops.algebra.structure import within
-from linops.errors import PlacementError
+from linops.errors import PlacementError, ShapeError
 from linops.operator import Operator
 from sharding import fusion, partitions
 from sharding.devices import choose, machine_of, more, of_ranks
@@ -112,7 +112,10 @@ def _named(A: Operator, partition: Any) -> Any:
 def _axis(A: Operator, axis: Any) -> Any:
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
         return axis
-    return axis_name(A, int(axis))
+    try:
+        return axis_name(A, int(axis))
+    except ShapeError as error:
+        raise PlacementError(f"partition is {axis}: {error}") from error
 
 
 def _check(memory: Any, chunks: Any, batch: Any) -> None:

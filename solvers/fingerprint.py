@@ -192,8 +192,10 @@ def _feed_function(digest: Any, function: Any, seen: dict[int, Any]) -> None:
             _feed(digest, cell.cell_contents, seen)
         except ValueError:  # a cell that was never filled
             digest.update(b"empty;")
-    # Globals enter where they are data, or functions and objects of the same module; of the user's
-    # modules and classes the data that the function may look up in them.
+    # Globals of the user's functions enter where they are data, or functions and objects of the
+    # same module; of the user's modules and classes the data that the function may look up in them.
+    if not _is_users(str(function.__globals__.get("__name__"))):
+        return
     names = _names(function.__code__)
     for name in names:
         found = function.__globals__.get(name)

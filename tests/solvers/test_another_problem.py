@@ -296,6 +296,8 @@ LEFT_OUT = {
 }
 # Exported, and not what a solve is made of.
 NO_PROBLEM = {
+    lo.ArrayStore,
+    lo.NumpyStore,
     lo.Cost,
     lo.Functional,
     lo.LinearOperator,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,24 +80,33 @@ def tiles_change_no_bit(rank: int, world: int) -> None:
         assert_close(torch.func.vmap(B.local)(torch.stack([local, local]))[1], forward.to_local())
 
 
-def _columns_summed(seen: list[str], broken: int = -1) -> lo.LinearOperator:
+class _ColumnsSummed(lo.LinearOperator):
     """Sums over y, which say when they run; call number `broken` fails."""
 
-    def forward(x: Any) -> Any:
-        if seen.count("computed") == broken:
-            raise ArithmeticError("no tile here")
-        seen.append("computed")
+    blockwise = True
+
+    def __init__(self, seen: list[str], broken: int) -> None:
+        space = lo.Space((4 * dist.get_world_size(), 8), "float64", ("y", "x"))
+        super().__init__(space, lo.Space((8,), "float64", ("x",)), rule="y x -> x")
+        self._note = functools.partial(_note_run, seen, broken)
+
+    def _apply(self, x: Any) -> Any:
+        self._note()
         return x.sum(dim=-2)
 
-    def backward(v: Any) -> Any:
-        seen.append("computed")
-        return v[..., None, :].expand(*v.shape[:-1], space.shape[0], v.shape[-1])
+    def _apply_adjoint(self, v: Any) -> Any:
+        self._note()
+        return v[..., None, :].expand(*v.shape[:-1], self.domain.shape[0], v.shape[-1])
 
-    space = lo.Space((4 * dist.get_world_size(), 8), "float64", ("y", "x"))
-    return lo.from_functions(
-        forward, backward, domain=space, codomain=lo.Space((8,), "float64", ("x",)),
-        rule="y x -> x", blockwise=True,
-    )  # fmt: skip
+
+def _note_run(seen: list[str], broken: int) -> None:
+    if seen.count("computed") == broken:
+        raise ArithmeticError("no tile here")
+    seen.append("computed")
+
+
+def _columns_summed(seen: list[str], broken: int = -1) -> lo.LinearOperator:
+    return _ColumnsSummed(seen, broken)
 
 
 @check
