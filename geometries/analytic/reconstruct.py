@@ -288,10 +288,13 @@ def _takes_displaced(
                 "outer lines are seen once in a full turn, without gaps; leave it at 'auto'"
             )
         return bool(displaced)
-    if not coverage.complete or (geometry.kind == "parallel" and geometry.views < 3):
+    if geometry.views < 3:
         return False
     place = _angles_about_axis(geometry, isocenter)
     if place is None:
+        return False
+    if not coverage.complete:
+        redundancy.warn_of_one_side(coverage.span, place)
         return False
     if place.min() >= 0 or place.max() <= 0:
         warn_caller(

@@ -12,7 +12,13 @@ import numpy as np
 
 from geometries.suspicions import warn_caller
 
-__all__ = ["missing_columns", "of_displaced", "of_open_scan", "warn_of_short_span"]
+__all__ = [
+    "missing_columns",
+    "of_displaced",
+    "of_open_scan",
+    "warn_of_one_side",
+    "warn_of_short_span",
+]
 
 _TAPER = math.radians(10)
 
@@ -85,6 +91,18 @@ def warn_of_short_span(span: float, gamma: np.ndarray) -> bool:
         "of the object"
     )
     return True
+
+
+def warn_of_one_side(span: float, place: np.ndarray) -> None:
+    """Warn where a scan that is no full turn has a detector that sees mostly one side."""
+    low, high = float(place.min()), float(place.max())
+    if span <= math.pi + 1e-5 or min(-low, high) >= max(-low, high) / 2:
+        return
+    warn_caller(
+        f"the detector reaches from {low:g} to {high:g} about the axis in a scan that is no full "
+        f"turn ({math.degrees(span):.2f} degrees): some lines count twice, and values will not be "
+        "those of the object; scan a full turn, or cut the scan to what is seen once"
+    )
 
 
 def _of_arcs(offsets: np.ndarray, arcs: np.ndarray, gamma: np.ndarray) -> np.ndarray:

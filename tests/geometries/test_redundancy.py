@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from geometries import (
     FanBeam,
     Grid,
     ParallelBeam,
+    Projector,
     Trajectory,
     angular_weights,
     displaced_weights,
@@ -219,3 +221,23 @@ def test_displaced_is_refused_where_it_means_nothing() -> None:
     off = of_kind("fan", np.arange(0.0, 360), Detector(20, 0.2, 8))
     with pytest.warns(UserWarning, match="axis lies outside"):
         fbp_operator(SimpleNamespace(geometry=off, grid=GRID, precision="float32"))
+
+
+@pytest.mark.parametrize("kind", ["parallel", "fan"])
+def test_a_detector_on_one_side_in_less_than_a_full_turn_warns(kind):
+    angles = np.deg2rad(np.arange(0, 300, 3.0))
+
+    def reconstruct(offset):
+        detector = Detector(32, 1.0, offset)
+        beam = (
+            ParallelBeam(angles, detector)
+            if kind == "parallel"
+            else FanBeam(angles, detector, 100.0, 200.0)
+        )
+        fbp(Projector(beam, Grid((4, 4))), np.zeros((100, 32), "float32"))
+
+    with pytest.warns(UserWarning, match="count twice"):
+        reconstruct(12.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reconstruct(1.0)
