@@ -11,13 +11,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops import arrays
 from linops.arguments import checking, described, held
 from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from solvers.controls import positive, positive_count
-from solvers.elements import add_scaled, chosen, each, products, ratio, subtract, zeros
+from solvers.elements import add_scaled, chosen, each, products, ratio, scaled, subtract, zeros
 from solvers.loop import no_graph
 from solvers.minimization import Controls, begin_minimization
 from solvers.result import SolverResult
@@ -119,21 +118,17 @@ def admm(
         shift = slope(origin)
         hessian = slope.jacobian(each(lambda part: part[(0,) * len(run.batch)], x))
     while run.going:
-        right = None if shift is None else _scaled(-1.0, shift)
+        right = None if shift is None else scaled(-1.0, shift)
         for K, z, u in zip(operators, zs, us, strict=True):
             part = K.H @ subtract(z, u)
-            right = (
-                _scaled(rho, part) if right is None else add_scaled(right, np.asarray(rho), part)
-            )
+            right = scaled(rho, part) if right is None else add_scaled(right, np.asarray(rho), part)
 
         def normal(x: Any, rho: float = rho) -> Any:
             total = None if hessian is None else hessian @ x
             for K in operators:
                 part = K.H @ (K @ x)
                 total = (
-                    _scaled(rho, part)
-                    if total is None
-                    else add_scaled(total, np.asarray(rho), part)
+                    scaled(rho, part) if total is None else add_scaled(total, np.asarray(rho), part)
                 )
             return total
 
@@ -173,7 +168,7 @@ def admm(
                 factor = 1 / _FACTOR
             if factor != 1.0:
                 rho *= factor
-                us = [_scaled(1 / factor, u) for u in us]
+                us = [scaled(1 / factor, u) for u in us]
 
         def saved(x: Any = x, zs: Any = zs, us: Any = us, rho: float = rho) -> dict[str, Any]:
             state: dict[str, Any] = {"x": x, "rho": np.asarray(rho)}
@@ -227,7 +222,3 @@ def _conjugate_gradients(normal: Any, right: Any, x: Any, space: Any, steps: int
         p = add_scaled(r, ratio(after, rr, np.ones(np.shape(rr), bool)), p)
         rr = after
     return x
-
-
-def _scaled(factor: float, x: Any) -> Any:
-    return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)

@@ -34,6 +34,7 @@ __all__ = [
     "ratio",
     "require_finite",
     "require_sums",
+    "scaled",
     "subtract",
     "sums",
     "zeros",
@@ -140,6 +141,11 @@ def add_scaled(x: Any, factor: Array, p: Any) -> Any:
         return x + p * a
 
     return each(part, x, p)
+
+
+def scaled(factor: float, x: Any) -> Any:
+    """`factor * x`, a new element of the same dtype."""
+    return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)
 
 
 def subtract(a: Any, b: Any) -> Any:

@@ -14,7 +14,7 @@ from solvers.compiled import iterate
 from solvers.controls import non_negative, positive
 from solvers.elements import add_scaled, chosen, each, products, subtract
 from solvers.loop import Run, no_graph
-from solvers.minimization import Controls, begin_minimization, find_curvature
+from solvers.minimization import Controls, begin_minimization, find_curvature, proximal
 from solvers.result import SolverResult
 
 __all__ = ["fista"]
@@ -127,7 +127,7 @@ def _accelerated(
     """One iteration with a fixed step: x, the point ahead, its counter, the step."""
     f, prior, length, momentum, restart = terms
     x, z, t, _ = state
-    moved = _proximal(prior, add_scaled(z, _like(-length, t), f.gradient(z)), length)
+    moved = proximal(prior, add_scaled(z, _like(-length, t), f.gradient(z)), length)
     return _advanced(f.domain, x, z, t, moved, (length, momentum, restart), active, dots)
 
 
@@ -167,7 +167,7 @@ def _backtrack(
     while run.going:
         slope, value = f.gradient(z), np.asarray(f(z), np.float64)
         while True:
-            moved = _proximal(prior, add_scaled(z, np.asarray(-length), slope), length)
+            moved = proximal(prior, add_scaled(z, np.asarray(-length), slope), length)
             along = subtract(moved, z)
             rise, square = products((space, slope, along), (space, along, along))
             model = value + rise + square / (2 * length)
@@ -194,13 +194,9 @@ def _backtrack(
     return run.result()
 
 
-def _proximal(prior: Any, x: Any, length: Any) -> Any:
-    return x if prior is None else prior.prox(x, length)
-
-
 def _mapping(f: Any, prior: Any, x: Any, length: float) -> np.ndarray:
     """The length of the gradient mapping at x."""
-    moved = _proximal(prior, add_scaled(x, np.asarray(-length), f.gradient(x)), length)
+    moved = proximal(prior, add_scaled(x, np.asarray(-length), f.gradient(x)), length)
     back = subtract(x, moved)
     return np.asarray(np.sqrt(products((f.domain, back, back))[0]) / length)
 

@@ -6,12 +6,21 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops import arrays
 from linops.arguments import checking
 from linops.functionals import Functional, LeastSquares
 from linops.operator import LinearOperator
 from solvers.controls import bounds_pair, positive
-from solvers.elements import add_scaled, admit, chosen, clipped, each, products, ratio, subtract
+from solvers.elements import (
+    add_scaled,
+    admit,
+    chosen,
+    clipped,
+    each,
+    products,
+    ratio,
+    scaled,
+    subtract,
+)
 from solvers.loop import Run, no_graph
 from solvers.minimization import Controls, begin_minimization, find_curvature
 from solvers.result import SolverResult
@@ -134,7 +143,7 @@ def landweber(
         length = 1.0 / (_ROOM * norm) if norm else 1.0
     while run.going:
         assert length is not None
-        after = _scaled(-1.0, A.H @ (r if W is None else each(lambda w, r: w * r, W, r)))
+        after = scaled(-1.0, A.H @ (r if W is None else each(lambda w, r: w * r, W, r)))
         pace = np.full(run.batch, length)
         if barzilai_borwein and slope is not None:
             pace = _spectral_step(columns, subtract(x, before), subtract(after, slope), length)
@@ -216,7 +225,3 @@ def _projected(
 
 def _within(x: Any, low: float | None, high: float | None) -> Any:
     return each(lambda part: clipped(part, low, high), x)
-
-
-def _scaled(factor: float, x: Any) -> Any:
-    return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)

@@ -16,7 +16,7 @@ from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
 from solvers.loop import Run
 
-__all__ = ["Controls", "begin_minimization", "find_curvature"]
+__all__ = ["Controls", "begin_minimization", "find_curvature", "proximal"]
 
 
 class Controls(TypedDict, total=False):
@@ -99,3 +99,8 @@ def find_curvature(f: Any, x: Any) -> float | None:
         return None
     value = float(hessian.norm())
     return value if math.isfinite(value) else None
+
+
+def proximal(prior: Any, x: Any, step: Any) -> Any:
+    """The proximal map of a functional; `x` itself of None, which stands for 0."""
+    return x if prior is None else prior.prox(x, step)

@@ -7,14 +7,13 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops import arrays
 from linops.arguments import checking
 from linops.functionals import Functional
 from linops.operator import LinearOperator
 from solvers.controls import non_negative, positive
-from solvers.elements import add_scaled, chosen, each, products, subtract, zeros
+from solvers.elements import add_scaled, chosen, products, scaled, subtract, zeros
 from solvers.loop import no_graph
-from solvers.minimization import Controls, begin_minimization
+from solvers.minimization import Controls, begin_minimization, proximal
 from solvers.result import SolverResult
 
 __all__ = ["pdhg"]
@@ -108,7 +107,7 @@ def pdhg(
     if run.restored is not None:
         run.begin(run.history[-1], run.history[1] if len(run.history) > 1 else run.history[0])
     while run.going:
-        moved = _proximal(prior, add_scaled(x, np.asarray(-tau), back), tau)
+        moved = proximal(prior, add_scaled(x, np.asarray(-tau), back), tau)
         theta, tau_next = 1.0, tau
         if gamma:
             theta = 1 / math.sqrt(1 + 2 * gamma * tau)
@@ -117,9 +116,9 @@ def pdhg(
         bar = add_scaled(ahead, np.asarray(theta), subtract(ahead, image))
         dual = data.conjugate_prox(add_scaled(p, np.asarray(sigma), bar), sigma)
         back_next = K.H @ dual
-        first = subtract(_scaled(1 / tau, subtract(x, moved)), subtract(back, back_next))
+        first = subtract(scaled(1 / tau, subtract(x, moved)), subtract(back, back_next))
         second = subtract(
-            _scaled(1 / sigma, subtract(p, dual)), _scaled(theta, subtract(image, ahead))
+            scaled(1 / sigma, subtract(p, dual)), scaled(theta, subtract(image, ahead))
         )
         primal, slack = products((columns, first, first), (rows, second, second))
         x, p = chosen(run.active, moved, x), chosen(run.active, dual, p)
@@ -168,11 +167,3 @@ def _balanced(
     if dual > 1.5 * primal:
         return tau * (1 - balance), sigma / (1 - balance), balance * 0.95
     return tau, sigma, balance
-
-
-def _proximal(prior: Any, x: Any, length: Any) -> Any:
-    return x if prior is None else prior.prox(x, length)
-
-
-def _scaled(factor: float, x: Any) -> Any:
-    return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)
