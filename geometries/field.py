@@ -16,7 +16,7 @@ import numpy as np
 from geometries.grid import Grid, lengths
 from geometries.trajectory import Trajectory
 from linops.errors import GeometryError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 
 __all__ = ["covering_grid", "truncation"]
 

@@ -22,8 +22,8 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled.hosted import hosted
 from linops.errors import GeometryError
-from linops.maps import Operator
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.space import ProductSpace, Space
 from linops.transforms import declared
 from linops.transforms.pytree import decoded

@@ -25,7 +25,8 @@ from linops.arrays import Array
 from linops.compiled.hosted import hosted
 from linops.cost import Cost, bytes_of
 from linops.errors import GeometryError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import Precision
 from linops.space import Space
 from linops.transforms.pytree import unpacked

@@ -14,7 +14,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled.hosted import hosted
 from linops.cost import Cost
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 if TYPE_CHECKING:

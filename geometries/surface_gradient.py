@@ -16,7 +16,7 @@ from geometries.surfaces import Surface
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import GeometryError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace, Space
 from linops.transforms.from_function import linearized
 

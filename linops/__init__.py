@@ -7,7 +7,7 @@
     >>> (A.H @ (A @ np.ones((4, 5), "float32"))).max()
     np.float32(0.0)
 
-Spaces are in `linops.space`, the contract of an operator in `linops.operator`, how operators
+Spaces are in `linops.space`, the contract of an operator in `linops.linear_operator`, how operators
 combine in `linops.algebra`, the leaves in `linops.elementary` and `linops.stencils`, priors in
 `linops.functionals`, and the checks that every operator passes in `linops.testing`.
 """
@@ -43,7 +43,8 @@ from linops.elementary import (
     Zero,
 )
 from linops.elementary.pointwise import Exp, Log, Power, transmission
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import ProductSpace, Space, inners

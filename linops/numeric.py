@@ -2,7 +2,7 @@
 
 Each returns what it was given as a plain Python or NumPy value and raises an error that names the
 argument, what came and what is wanted. Kinds of arguments are held in `linops/arguments.py`, what
-an operand may be in `linops/calling.py`. Values under a trace of JAX cannot be looked at; the
+an operand may be in `linops/apply.py`. Values under a trace of JAX cannot be looked at; the
 functions that take them say what they do then.
 """
 

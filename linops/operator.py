@@ -1,357 +1,604 @@
-"""`LinearOperator`: the one contract that everything in the library meets.
+"""`Operator`: a map between spaces, linear or not; what every operator is and can do.
 
-A leaf declares its spaces and overrides `_apply` and `_apply_adjoint`; where it can do better
-than the defaults also `_block`, `_columns`, `_diagonal`, `_gram_diagonal`, `_cost`. Arithmetic,
-adjoints, blocks, norms and checks are derived here and in `linops/algebra/`.
-
-    >>> import numpy as np
-    >>> import linops as lo
-    >>> class Reverse(lo.LinearOperator):
-    ...     def __init__(self, n):
-    ...         super().__init__(lo.Space(n), lo.Space(n), rule="x! -> x!")
-    ...     def _apply(self, x):
-    ...         return x[::-1]
-    ...     def _apply_adjoint(self, y):
-    ...         return y[::-1]
-    >>> A = 2 * Reverse(3)
-    >>> A @ np.arange(3, dtype="float32")
-    array([4., 2., 0.], dtype=float32)
-    >>> A.H.H is A
-    True
+Immutability, rules, blocks, arithmetic and derivatives are declared here; what linearity adds is in
+`linops/linear_operator.py`. How operators combine is in `linops/algebra/`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from functools import cache, cached_property
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from linops import arguments, arrays, tracing
+from linops import apply, arguments, arrays, tracing
 from linops.arrays import Array
+from linops.autocast import own_precision
+from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.maps import Operator, _origins
+from linops.precision import Precision, complex_of, real_of
+from linops.rule import Rule
+from linops.space import AnySpace
 
-__all__ = ["AsOperator", "LinearOperator", "Operator"]
+if TYPE_CHECKING:
+    from linops.linear_operator import LinearOperator
 
-AsOperator = Any
-"""A linear operator, or what `as_operator` makes one: a matrix, an operator of SciPy or PyLops."""
+__all__ = ["Operator"]
+
+_PUBLIC_ROOMS = ("linops.elementary.", "linops.functionals.", "linops.stencils.")
+# Their constructors are called by users; nodes of the algebra are made by what has checked.
 
 
-class LinearOperator(Operator):
-    """A linear map that knows its adjoint.
+class Operator(ABC):
+    """A map between spaces, linear or not.
 
-    Overriding `_apply` and `_apply_adjoint` is enough. `A @ x` applies, `A.H @ y` is the adjoint
-    in the Euclidean inner product (conjugated first argument), `A.T @ y` the transpose. An
-    operator between a real and a complex space is linear over the reals, and adjoint in the real
-    part of the inner product.
+    Parameters
+    ----------
+    domain, codomain
+        What it maps from and to.
+    rule
+        The sharding rule, a line in the grammar of `linops.rule`; without one no axis splits.
+    precision
+        `"fast"`, `"float32"` or `"float64"`; by default that of the coarser space.
+    name
+        For messages and `describe()`; the class name by default.
+    tags
+        Known properties, such as `"self_adjoint"`, `"psd"`, `"nonnegative"`.
 
     Notes
     -----
-    `A @ B` composes and `A @ array` applies; `*` and `/` take scalars alone. Python scalars stay
-    weak: a float32 operator times 2.0 stays float32, under `.H` too.
+    Attributes may be set in `__init__`; afterwards the operator is immutable. It hashes by
+    identity and pickles.
     """
 
-    linear: ClassVar[bool] = True
-    _serves_complex: ClassVar[bool] = False
-    # Whether the hooks serve complex spaces as they do real ones, and conjugate entries are those
-    # of conjugate arrays: conjugates and complex extensions then follow from the fields.
+    domain: AnySpace
+    codomain: AnySpace
+    name: str
+    _precision: Precision | None
+    _declared_tags: frozenset[str]
+    _declared_rule: Rule | None
 
-    @abstractmethod
-    def _apply_adjoint(self, y: Any) -> Any:
-        """The adjoint map; `y` is validated, cast, and without batch axes unless `batched`."""
+    linear: ClassVar[bool] = False
+    __array_ufunc__ = None
+    __array_priority__ = 1e6
+    batched: bool = False
+    """Whether `_apply` takes leading batch axes itself; else it sees one element at a time."""
 
-    # --- adjoints ----------------------------------------------------------------------
+    blockwise: bool = False
+    """Whether its functions serve any extent of the axes that its rule splits, its arrays cut along
+    the axes that the rule gives them: blocks then follow from rule and fields. Along an axis with a
+    halo the functions see their own planes and the halo beside them, cut off where the array ends.
+    """
+
+    _exact: ClassVar[bool] = False
+    # Of library leaves: the hooks return the declared shape and dtype, batches included.
+    _binds_itself: bool = False
+    _lowered: ClassVar[bool] = False
+    # Under a trace of JAX the hooks bind a primitive for themselves (programs on many devices).
+    _aliases: bool = False
+    # The result may share memory with the input; `apply` copies it where it leaves.
+    _accumulated: ClassVar[bool] = False
+    # What a call gives is wider than the codomain says: a float64, whatever the dtype.
+    _host_arrays: ClassVar[Mapping[str, str]] = {}
+    # 64-bit tables, with their dtype, that compiled code reads: JAX carries their bits.
+    _alike: ClassVar[Mapping[str, str]] = {}
+    # Static attributes of which the hooks read no more than another attribute says, by its name.
+    _host_orders: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    # Axes of domain and codomain, outermost first, as compiled code has them in memory.
+    _host_out: ClassVar[bool] = False
+    # Whether the host functions write into `out`.
+    _renewal: ClassVar[str] = "build a fresh operator"
+    # What to do where the tensors that its numbers were computed from have changed.
+
+    def __init__(
+        self,
+        domain: AnySpace,
+        codomain: AnySpace,
+        rule: str | Rule | None = None,
+        *,
+        precision: str | Precision | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> None:
+        own = self.__dict__  # past __setattr__, which guards what is frozen
+        own["domain"] = domain
+        own["codomain"] = codomain
+        own["name"] = name or type(self).__name__
+        own["_precision"] = None if precision is None else Precision.of(precision)
+        own["_declared_tags"] = frozenset(tags)
+        own["_declared_rule"] = parsed = None if rule is None else Rule.parse(rule)
+        if parsed is not None:
+            _match_rule(parsed, domain, codomain, self.name)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            init = cls.__init__
+            if cls.__module__.startswith(_PUBLIC_ROOMS):
+                init = arguments.checked(init)
+            cls.__init__ = _freezing(init)  # type: ignore[method-assign]
+        if "_aliases" not in cls.__dict__:
+            # What a user's leaf returns may be a view of its input.
+            cls._aliases = not cls._exact
+        if "jax" in sys.modules:
+            _show_to_jax(cls)
+
+    # --- what it is --------------------------------------------------------------------
+
+    @cached_property
+    def rule(self) -> Rule:
+        """How its axes shard (see `linops.rule`)."""
+        if self._declared_rule is not None:
+            return self._declared_rule
+        derived = self._derive_rule()
+        return derived if derived is not None else _rule_without_splits(self)
+
+    @cached_property
+    def tags(self) -> frozenset[str]:
+        """Properties that are certain: `"self_adjoint"`, `"psd"`, `"unitary"`, `"diagonal"`,
+        `"nonnegative"`, `"real_linear"`, `"approximate_adjoint"`."""
+        found = self._declared_tags | self._derive_tags()
+        if self.domain.is_complex or self.codomain.is_complex:
+            return found
+        # Between real spaces there is nothing else to be linear over.
+        return found - {"real_linear"}
 
     @property
-    def H(self) -> LinearOperator:
-        """The adjoint (conjugate transpose); `A.H.H is A`."""
-        found = self.__dict__.get("_cache_H")
-        return self._linked("_cache_H", self._make_adjoint) if found is None else found
+    def precision(self) -> Precision:
+        """Precision of the arithmetic; a composition has that of its coarsest part."""
+        return self._derive_precision() if self._precision is None else self._precision
 
     @property
-    def T(self) -> LinearOperator:
-        """The transpose, `conj . H . conj`; `A.T.T is A`."""
-        if not (self.domain.is_complex or self.codomain.is_complex):
-            return self.H
-        return self._linked("_cache_T", self.H.conj)
+    def dtype(self) -> np.dtype:
+        """The wider dtype of the two spaces, complex if either is."""
+        return np.result_type(self.domain.dtype, self.codomain.dtype)
 
-    def conj(self) -> LinearOperator:
-        """The operator with conjugated entries; itself where both spaces are real."""
-        if not (self.domain.is_complex or self.codomain.is_complex):
-            return self
-        return self._linked("_cache_conj", self._make_conjugate)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(codomain.size, domain.size)`, as SciPy and PyLops want it."""
+        return self.codomain.size, self.domain.size
 
-    # --- derived -----------------------------------------------------------------------
+    def describe(self) -> str:
+        """The tree that will run, one line an operator: spaces, rule, precision, flops, bytes."""
+        from linops.algebra.describe import describe
 
-    def gram(self, weights: Any = None) -> LinearOperator:
-        """`A.H @ W @ A`, with `.diagonal()`.
+        return describe(self)
+
+    def cost(self) -> Cost:
+        """Flops and bytes of one apply."""
+        return self._cost()
+
+    # --- what it does ------------------------------------------------------------------
+
+    def __call__(self, x: Any) -> Any:
+        return apply.call(self, x)
+
+    @arguments.checked
+    def block(self, axis: str | int, start: int, stop: int, padded: bool = False) -> Operator:
+        """The operator on a range of one axis.
+
+        The law, for every axis and split:
+
+            aligned      concatenate_i  A.block(a, i) @ x[i with halo]  ==  A @ x
+            produced     concatenate_i  A.block(a, i) @ x               ==  A @ x
+            contracted   sum_i          A.block(a, i) @ x[i with halo]  ==  A @ x
 
         Parameters
         ----------
-        weights
-            None, an array of the codomain's shape (a diagonal W), or an operator on the
-            codomain.
-        """
-        from linops.algebra.gram import gram
-
-        return gram(self, weights)
-
-    def diagonal(self, limit: int | None = 4096) -> Array:
-        """The diagonal of a square operator, shaped like its domain.
-
-        Known in closed form for many operators; else it is probed with basis vectors, which
-        is refused above `limit` entries (None: no limit).
-        """
-        from linops.algebra.dense import diagonal
-
-        return diagonal(self, limit)
-
-    def to_dense(self, limit: int | None = 1 << 26) -> np.ndarray:
-        """The matrix, shape `A.shape`, from applying A to every basis vector.
+        axis
+            Name in the rule or in a space, or number (of the codomain's axis; of the domain's
+            where the codomain is a scalar).
+        start, stop
+            Planes of the output where the axis is aligned or produced, of the input where it
+            is contracted.
+        padded
+            The form for programs that all devices share: the range may reach past both ends,
+            the input always has the halo on both sides, planes outside the array are never
+            read and are written as zeros. Blocks of equal length have equal structure.
 
         Raises
         ------
         ShapeError
-            Above `limit` entries; pass a larger limit, or None.
+            Where no axis has that name, the axis must not be split, or the range is no range.
         """
-        from linops.algebra.dense import to_dense
+        from linops.algebra.blocks import block
 
-        return to_dense(self, limit)
+        return block(self, axis, start, stop, padded)
 
-    def norm(
-        self, iterations: int = 100, rtol: float = 1e-4, seed: int = 0, return_info: bool = False
+    def apply_into(
+        self,
+        source: Any,
+        target: Any,
+        chunks: int | Mapping[str, int] | None = None,
+        **options: Any,
     ) -> Any:
-        """The largest singular value: in closed form where it is known, else by Lanczos
-        bidiagonalisation (Golub, Kahan 1965).
+        """The operator from store to store, block by block; `target` itself comes back.
 
-        Parameters
-        ----------
-        iterations
-            The most to make, one product with A and one with A.H each.
-        rtol
-            Ends where `|A.H A v - s^2 v| <= rtol s^2` for the value s and its vector v; the
-            error of s is far smaller, about `rtol^2` over the relative gap to the next value.
-        seed
-            Of the start.
-        return_info
-            Whether to return a `NormInfo` (value, relative residual, iterations, converged)
-            instead of the value alone.
-
-        Warns
-        -----
-        RuntimeWarning
-            Without convergence; the value is a lower bound then.
+        For arrays larger than memory: files, data sets of HDF5, Zarr and TensorStore, or any
+        object with `shape`, `dtype`, `read(slices)`, `write(slices, block)`. Parameters and errors
+        are those of `linops.stores.apply_into`.
         """
-        from linops.algebra.norm import norm
+        from linops.stores.apply import apply_into
 
-        return norm(self, iterations, rtol, seed, return_info)
+        return apply_into(self, source, target, chunks, **options)
 
-    def spy(self, **options: Any) -> Any:
-        """A picture of where the matrix is not zero; options of `linops.plotting.spy`."""
-        from linops.plotting import spy
+    @own_precision
+    def jacobian(self, x: Any) -> LinearOperator:
+        """The derivative at `x`, a linear operator that solvers can use.
 
-        return spy(self, **options)
-
-    @arguments.checked
-    def columns(
-        self, index: Array, axes: str | int | Sequence[str | int] | None = None
-    ) -> LinearOperator:
-        """A restricted to part of its domain: `A @ Scatter(domain, index, axes)`.
-
-        Parameters
-        ----------
-        index
-            Flat positions (C order) along `axes`, integers; -1 is inert.
-        axes
-            Axes of the domain that the positions run over, the last two by default (the only
-            one in one dimension); the others stay whole, so the new domain is `(others, s)`.
+        Its primal pass runs once, here.
         """
-        from linops.algebra.columns import columns
+        self.domain.check_shape(x, f"{self.name}.jacobian")
+        return self._jacobian(apply.admitted(self, x))
 
-        return columns(self, index, axes)
+    def jvp(self, x: Any, dx: Any) -> Any:
+        """The derivative at `x` along `dx`."""
+        return self.jacobian(x)(dx)
 
-    def rows(self, index: Any, axis: str | int = 0) -> LinearOperator:
-        """A restricted to part of its codomain: planes `index` of one axis of its results.
+    def vjp(self, x: Any, dy: Any) -> Any:
+        """The adjoint of the derivative at `x`, applied to `dy`."""
+        return self.jacobian(x).H(dy)
 
-        Parameters
-        ----------
-        index
-            Whole numbers, in any order.
-        axis
-            Name or number of an axis that splits: `A.rows(range(0, 360, 10), "view")`.
-        """
-        from linops.algebra.rows import rows
+    @abstractmethod
+    def _apply(self, x: Any) -> Any:
+        """The map itself; `x` is validated, cast, and without batch axes unless `batched`."""
 
-        return rows(self, index, axis)
+    # --- arithmetic ----------------------------------------------------------------------
 
-    def matvec(self, v: Array) -> Array:
-        """A on a flat vector `(N,)` or `(N, 1)`, for SciPy's and PyLops' solvers."""
-        return _flat(self, v)
+    @tracing.untraced
+    def __matmul__(self, other: Any) -> Any:
+        if type(other) is np.ndarray and self.linear:
+            return apply.call(self, other)
+        return _combined("matmul", self, other)
 
-    def rmatvec(self, v: Array) -> Array:
-        """The adjoint on a flat vector `(M,)` or `(M, 1)`."""
-        return _flat(self.H, v)
+    def __rmatmul__(self, other: Any) -> Any:
+        return _combined("rmatmul", self, other)
 
-    _matvec = matvec
-    _rmatvec = rmatvec
+    def __add__(self, other: Any) -> Any:
+        return _combined("add", self, other)
 
-    @property
-    def dims(self) -> Any:
-        """The domain's shape, by PyLops' name."""
-        return self.domain.shape
+    def __radd__(self, other: Any) -> Any:
+        return _combined("add", other, self)
 
-    @property
-    def dimsd(self) -> Any:
-        """The codomain's shape, by PyLops' name."""
-        return self.codomain.shape
+    def __sub__(self, other: Any) -> Any:
+        return _combined("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _combined("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _combined("multiply", other, self)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return _combined("divide", self, other)
+
+    def __neg__(self) -> Any:
+        return _combined("scale", -1, self)
+
+    def __pos__(self) -> Operator:
+        return self
+
+    def __pow__(self, exponent: Any) -> Any:
+        return _combined("power", self, exponent)
 
     # --- hooks -------------------------------------------------------------------------
 
     def _jacobian(self, x: Any) -> LinearOperator:
+        raise TypeError(
+            f"{self.name} declares no derivative: override _jacobian(x), or build it with "
+            "from_function(..., linear=False)"
+        )
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
+        """A better block than "extend by zeros, apply, crop"; None where there is none."""
+        if not self.blockwise:
+            return None
+        from linops.algebra.blockwise import block_by_rule
+
+        return block_by_rule(self, axis, start, stop, padded)
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        """Planes of the input that planes `start` to `stop` of an aligned axis need, uncut."""
+        halo = self.rule.halo(axis)
+        return start - halo, stop + halo
+
+    def _member_range(self, member: int, axis: str, start: int, stop: int) -> tuple[int, int]:
+        """The same for one member of the domain, where some need fewer planes than others."""
+        return self._input_range(axis, start, stop)
+
+    def _within(self, memory: float) -> Operator:
+        """The same with temporaries of at most so many bytes; itself where it has no choice."""
         return self
 
-    def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator | None:
-        """The columns at a cost in proportion to them; None where there is no such way."""
+    def _data_and_static(self) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
+        """Its children as a pytree of JAX, by name, and what of it is static."""
+        from linops.algebra.structure import flatten
+
+        return flatten(self)
+
+    @classmethod
+    def _of_data(
+        cls, static: tuple[tuple[str, Hashable], ...], data: Mapping[str, Any], name: str
+    ) -> Any:
+        """The operator of such children, which may be anything, and static parts."""
+        from linops.algebra.structure import rebuilt
+
+        return rebuilt(cls, static, data, name)
+
+    def _identity(self) -> Operator:
+        """Which operator it is, where it only says how another one runs."""
+        return self
+
+    def _derive_rule(self) -> Rule | None:
         return None
-
-    def _select_rows(self, axis: str, index: np.ndarray) -> LinearOperator | None:
-        """The rows at a cost in proportion to them; None: blocks of adjacent planes, joined."""
-        return None
-
-    def _diagonal(self) -> Array | None:
-        """The diagonal in closed form, shaped like the domain."""
-        return None
-
-    def _gram_diagonal(self, weights: Array | None) -> Array | None:
-        """`sum_i w_i |A_ij|^2` for every j, shaped like the domain."""
-        return None
-
-    def _known_norm(self) -> float | None:
-        """The largest singular value in closed form."""
-        return None
-
-    def _approximate_inverse(self) -> LinearOperator | None:
-        """An estimate of the inverse in closed form, up to a factor, from the codomain to the
-        domain: what solvers start from. None where there is none."""
-        return None
-
-    def _fused_gram(self, weights: LinearOperator | None) -> Callable[[np.ndarray], Any] | None:
-        """`A.H @ W @ A` of NumPy arrays in one pass; None where there is no such pass."""
-        return None
-
-    def _make_adjoint(self) -> LinearOperator:
-        # Where a class derives no tags, those declared are all that can say it.
-        derives = type(self)._derive_tags is not LinearOperator._derive_tags
-        tags = self.tags if derives else self._declared_tags
-        if "self_adjoint" in tags:
-            return self
-        if self._serves_complex and "diagonal" in tags and self.domain.is_complex:
-            return self.conj()
-        return _adjoints().Adjoint(self)  # type: ignore[no-any-return]
-
-    def _make_conjugate(self) -> LinearOperator:
-        if not self._serves_complex:
-            return _adjoints().Conjugate(self)  # type: ignore[no-any-return]
-        held = self._data_and_static()[0]
-        own = {name: array for name, array in held.items() if arrays.is_array(array)}
-        moved = {name: arrays.conj(x) for name, x in own.items() if arrays.dtype_of(x).kind == "c"}
-        conjugate: LinearOperator = self._with(**moved) if moved else self
-        return conjugate
-
-    def _complexified(self) -> LinearOperator | None:
-        """The same operator on complex spaces, where the hooks serve both."""
-        if not self._serves_complex or "real_linear" in self.tags:
-            return None
-        spaces = self.domain.complexified(), self.codomain.complexified()
-        return self._with(domain=spaces[0], codomain=spaces[1])
 
     def _derive_tags(self) -> frozenset[str]:
-        mixed = self.domain.is_complex != self.codomain.is_complex
-        return frozenset({"real_linear"} if mixed else ())
+        return frozenset()
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(
+            Precision.of_dtype(space.dtype) for space in (self.domain, self.codomain)
+        )
+
+    def _cost(self) -> Cost:
+        """Input, result and its own arrays, each met once."""
+        streaming = Cost.streaming(self.domain, self.codomain)
+        held = self._data_and_static()[0].values()
+        own = [part for value in held for part in (value if type(value) is tuple else (value,))]
+        size = sum(
+            float(np.prod(part.shape)) * arrays.dtype_of(part).itemsize
+            for part in own
+            if arrays.is_array(part)
+        )
+        return dataclasses.replace(streaming, read=streaming.read + size)
+
+    def _beside(self, name: str, like: Array) -> Array:
+        """One of its arrays in the namespace, and on the device, of `like`."""
+        array = self.__dict__[name]
+        if type(array) is np.ndarray and type(like) is np.ndarray:
+            return array
+        dtype = None
+        if arrays.trainable(array):
+            space = self.domain
+            dtype = arrays.dtype_of(array)
+            if dtype.kind in "fc":
+                dtype = (complex_of if dtype.kind == "c" else real_of)(space.dtype)
+        cache = self.__dict__.setdefault("_cache_resident", {})
+        return arrays.resident(cache, name, array, like, dtype)
+
+    def _admit_field(self, name: str, value: Any) -> Any:
+        """What `replace` puts in the place of a field."""
+        from linops.algebra.replacing import fitting
+
+        return fitting(f"{self.name}.{name}", self.__dict__[name], value)
 
     @cached_property
-    def _backward(self) -> Callable[[Any], Any]:
-        return self._entered(self._apply_adjoint, self.domain, adjoint=True)
+    def _forward(self) -> Callable[[Any], Any]:
+        return self._entered(self._apply, self.codomain, adjoint=False)
 
+    def _entered(
+        self, hook: Callable[[Any], Any], target: AnySpace, adjoint: bool
+    ) -> Callable[[Any], Any]:
+        """One of the two functions, as nodes call it."""
+        if "_cache_sources" in self.__dict__:
+            hook = _origins().watched(self, hook)
+        if not self._exact:
+            return apply.entrance(self, hook, adjoint)
+        flat = any(not space.ndim for space in target.members)
+        return apply.arrayed(hook) if flat else hook
+
+    def _warn_once(self, message: str) -> None:
+        if not self.__dict__.get("_cache_warned"):
+            self.__dict__["_cache_warned"] = True
+            apply.warn(message)
+
+    # --- immutability, pickling, display -------------------------------------------------
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values in some of its fields; everything else is shared.
+
+        Parameters
+        ----------
+        changes
+            By the names of attributes: arrays (of the shape that they have now, real or complex as
+            now), operators between the same spaces, numbers.
+
+        Raises
+        ------
+        TypeError
+            For another name, listing the fields; spaces and what follows from them are not
+            replaced: build a new operator.
+        ShapeError, DTypeError
+            Where a value does not fit in the place of the old one.
+        """
+        from linops.algebra.replacing import admitted_fields
+
+        return self._with(**admitted_fields(self, changes))
+
+    def _with(self, **changes: Any) -> Self:
+        """A copy with other attributes, as they are; `rule` and `tags` stand for those declared."""
+        if "rule" in changes:
+            changes["_declared_rule"] = changes.pop("rule")
+        if "tags" in changes:
+            changes["_declared_tags"] = frozenset(changes.pop("tags"))
+        return self._of({**self.__getstate__(), **changes})
+
+    @classmethod
+    def _made(
+        cls,
+        domain: AnySpace,
+        codomain: AnySpace,
+        rule: Rule,
+        tags: Iterable[str] = (),
+        **fields: Any,
+    ) -> Self:
+        """The operator of parts that are known to fit, past `__init__`."""
+        operator = object.__new__(cls)
+        Operator.__init__(operator, domain, codomain, rule, tags=tags)
+        operator.__dict__.update(fields)
+        _note_sources(operator)
+        return operator
+
+    @classmethod
+    def _opened(cls, fill: Callable[[Self], None]) -> Self:
+        """The operator that `fill` sets up, spaces and all, past `__init__`."""
+        operator = object.__new__(cls)
+        operator.__dict__["_open"] = True
+        fill(operator)
+        del operator.__dict__["_open"]
+        _note_sources(operator)
+        return operator
+
+    @classmethod
+    def _of(cls, state: Mapping[str, Any]) -> Self:
+        """The operator of these attributes, past `__init__`."""
+        operator = object.__new__(cls)
+        operator.__dict__.update(state)
+        _note_sources(operator)
+        return operator
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self.__dict__.get("_open"):
+            raise AttributeError(
+                f"{self.name} is immutable: cannot set {name!r}; build a new operator"
+            )
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{self.name} is immutable: cannot delete {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        cached = _cached_names(type(self))
+        return {
+            key: value
+            for key, value in self.__dict__.items()
+            if key not in cached and not key.startswith(("_cache", "_open"))
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _repr_html_(self) -> str:
+        from linops.algebra.describe import describe_html
+
+        return describe_html(self)
+
+    def __repr__(self) -> str:
+        if "_declared_rule" not in self.__dict__:  # a debugger looks on while it is made
+            return f"<{type(self).__name__}, not set up>"
+        try:
+            shown = f"{self.precision}"
+            shown += f" [{', '.join(sorted(self.tags))}]" if self.tags else ""
+        except Exception:  # a pytree that holds something else than arrays
+            shown = "?"
+        return f"<{self.name}: {self.domain} -> {self.codomain}, {shown}>"
+
+
+@tracing.untraced
+def _combined(name: str, *operands: Any) -> Any:
+    """What the arithmetic of that name gives."""
+    if "torch" in sys.modules and tracing.compiling():
+        return tracing.outside(_combined, name, *operands)
+    global _arithmetic
+    if _arithmetic is None:
+        _arithmetic = importlib.import_module("linops.algebra.arithmetic")
+    return getattr(_arithmetic, name)(*operands)
+
+
+_arithmetic: Any = None  # it imports this module
+
+
+def _freezing(init: Callable[..., None]) -> Callable[..., None]:
     @tracing.untraced
-    def _linked(self, key: str, make: Callable[[], LinearOperator]) -> LinearOperator:
-        found = self.__dict__.get(key)
-        if found is None:
-            if "torch" in sys.modules and tracing.compiling():
-                return tracing.outside(type(self)._linked, self, key, make)  # type: ignore[no-any-return]
-            found = make()
-            held = self.__dict__.get("_cache_tensors", self)  # of torch: see `origins.tensors`
-            if held and "torch" in sys.modules and _origins().derived(found, [self]):
-                # Of numbers computed from a parameter; these two follow the parameter itself.
-                follows = _adjoints().Adjoint if key == "_cache_H" else _adjoints().Conjugate
-                found = follows(self if key != "_cache_T" else self.H)
-            self.__dict__[key] = found
-            found.__dict__.setdefault(key, self)
-        return found
+    @functools.wraps(init)
+    def wrapped(self: Operator, *args: Any, **kwargs: Any) -> None:
+        if "torch" in sys.modules and tracing.compiling():
+            tracing.outside(wrapped, self, *args, **kwargs)
+            return
+        outermost = type(self).__init__ is wrapped
+        if outermost:
+            self.__dict__["_open"] = True  # attributes may be set
+        init(self, *args, **kwargs)
+        if outermost:
+            del self.__dict__["_open"]
+            if "torch" in sys.modules and _origins().tensors(self):
+                _note_sources(self)
+            # Classes of the library hold what JAX takes; every operator of a user's is looked at.
+            if "jax" in sys.modules and not (self._exact and type(self) in _shown):
+                _show_to_jax(type(self), self)
+
+    return wrapped
 
 
-def _operator_from(value: Any) -> Any:
-    """A matrix of NumPy or SciPy, or an operator of SciPy or PyLops, as an operator; what else
-    there is may be meant otherwise."""
-    if isinstance(value, Operator) or (arrays.is_array(value) and type(value) is not np.matrix):
-        return arguments.REFUSED
-    from linops.algebra.arithmetic import as_operator, is_wrapped
-
-    return as_operator(value) if is_wrapped(value) else arguments.REFUSED
-
-
-def _operator_advice(value: Any) -> str:
-    if isinstance(value, Operator):
-        return "what it has of linear operators is its derivative, .jacobian(x)"
-    if arrays.is_array(value) or isinstance(value, (list, tuple)):
-        return "say what the array is: linops.Matrix(array) or linops.Diagonal(array)"
-    if callable(value) and not isinstance(value, type):
-        return "wrap functions with linops.from_functions(apply, adjoint, domain=...)"
-    return ""
+def _note_sources(operator: Operator) -> None:
+    """Remember what the operator's tensors were computed from, where they were."""
+    # What watches its sources itself says more about what to do.
+    if "torch" in sys.modules and "_cache_watch" not in operator.__dict__:
+        found = _origins().owned_by(operator)
+        if found:
+            operator.__dict__["_cache_sources"] = found
 
 
-arguments.declare(
-    "LinearOperator",
-    arguments.Kind("a linear operator", (LinearOperator,), _operator_from, _operator_advice),
-)
+@functools.cache
+def _origins() -> Any:
+    from linops.algebra import origins  # which imports this module
+
+    return origins
 
 
-def _anything_as_operator(value: Any) -> Any:
-    from linops.algebra.arithmetic import as_operator, is_wrapped
-
-    matrix = arrays.is_array(value) and len(value.shape) == 2
-    return as_operator(value) if matrix or is_wrapped(value) else arguments.REFUSED
+_shown: set[type[Operator]] = set()
 
 
-arguments.declare(
-    "AsOperator",
-    arguments.Kind(
-        "a linear operator or a matrix",
-        (LinearOperator,),
-        _anything_as_operator,
-        _operator_advice,
-    ),
-)
+def _show_to_jax(cls: type[Operator], operator: Operator | None = None) -> None:
+    from linops.transforms import pytree
+
+    if pytree.register(cls):
+        _shown.add(cls)
+    if operator is not None:
+        pytree.check_static(operator)
 
 
-@cache
-def _adjoints() -> Any:
-    from linops.algebra import adjoint  # which imports this module
+@functools.cache
+def _cached_names(cls: type) -> frozenset[str]:
+    return frozenset(
+        name
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, cached_property)
+    )
 
-    return adjoint
+
+arguments.declare("Operator", arguments.Kind("an Operator", (Operator,)))
 
 
-def _flat(operator: LinearOperator, v: Array) -> Array:
-    size = operator.domain.size
-    shape = tuple(v.shape)
-    if shape not in ((size,), (size, 1)):
-        raise ShapeError(
-            f"{operator.name}.matvec takes a flat vector of shape ({size},) or ({size}, 1), got "
-            f"{shape}"
-        )
-    y = operator.codomain.ravel(operator(operator.domain.unravel(v.reshape((size,)))))
-    return y.reshape((operator.codomain.size, 1)) if len(shape) == 2 else y
+def _match_rule(rule: Rule, domain: AnySpace, codomain: AnySpace, name: str) -> None:
+    for members, space, side in ((rule.domain, domain, "left"), (rule.codomain, codomain, "right")):
+        counts = [len(member) for member in members]
+        wanted = [member.ndim for member in space.members]
+        if counts != wanted:
+            raise ShapeError(
+                f"{name}: rule '{rule}' names {counts} axes on the {side}, the space {space} has "
+                f"{wanted}"
+            )
+
+
+def _rule_without_splits(operator: Operator) -> Rule:
+    taken: set[str] = set()
+
+    def side(space: AnySpace, letter: str) -> str:
+        members = []
+        for m, member in enumerate(space.members):
+            names = member.axes or tuple(f"{letter}{m}_{i}" for i in range(member.ndim))
+            members.append(" ".join(f"{name}!" for name in names))
+            taken.update(names)
+        return ", ".join(members)
+
+    return Rule.parse(f"{side(operator.domain, 'i')} -> {side(operator.codomain, 'o')}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 
 __all__ = ["plot_matrix", "spy"]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from linops.algebra.blocks import extent, runs_whole
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from sharding.cost import Machine, leaf_seconds, movement_seconds
 from sharding.graph import Graph, Node
 from sharding.options import Option, options

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from sharding.steps import AllReduce, Movement, ReduceScatter, Step, Value
 
 __all__ = ["Machine", "leaf_seconds", "movement_seconds"]

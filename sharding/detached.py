@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from linops.arrays import Array
 from linops.errors import PlacementError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from sharding.executors.shard_map import Engine
 from sharding.graph import Graph
 from sharding.program import Program

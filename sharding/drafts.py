@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import partial
 
 from linops.errors import PlacementError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Relation
 from sharding.assignment import Assignment, Constraint, assign
 from sharding.devices import family

@@ -13,7 +13,8 @@ from typing import Any
 from linops.algebra.arithmetic import compose
 from linops.algebra.nonlinear import NonlinearSum, composed
 from linops.algebra.sums import Sum
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Relation
 from sharding.graph import Graph, Node, flatten
 

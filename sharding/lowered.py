@@ -19,7 +19,8 @@ from linops.algebra.structure import flatten, leaves, rebuilt
 from linops.elementary.diagonal import Diagonal
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Member
 from linops.space import ProductSpace
 from sharding.devices import family

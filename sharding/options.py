@@ -12,7 +12,8 @@ from functools import partial
 
 from linops.algebra.blocks import has_block
 from linops.algebra.relations import positions
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Relation
 from linops.space import AnySpace
 from sharding.states import (

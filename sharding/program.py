@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from sharding.states import States
 from sharding.steps import Compute, Movement, Ranges, Step, Value
 

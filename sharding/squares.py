@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
 from sharding.devices import family

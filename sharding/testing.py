@@ -13,7 +13,8 @@ import numpy as np
 from linops import arrays
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.space import ProductSpace
 from linops.testing import dot_test
 from sharding.plans import Plan

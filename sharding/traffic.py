@@ -15,7 +15,8 @@ from itertools import product
 
 from linops.algebra.blocks import extent
 from linops.cost import bytes_of
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from sharding.banding import bands
 from sharding.mesh import groups
 from sharding.program import Program

@@ -14,7 +14,7 @@ import numpy as np
 from linops.arguments import checking, described, held
 from linops.errors import DTypeError
 from linops.functionals import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.controls import positive, positive_count
 from solvers.elements import add_scaled, chosen, each, products, ratio, scaled, subtract, zeros
 from solvers.loop import no_graph

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from linops.errors import CheckpointError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers import step_files
 from solvers.fingerprint import fingerprint
 

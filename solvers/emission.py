@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.arguments import checking
 from linops.arrays import Array
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.elements import admit, chosen, products, require_finite, subtract
 from solvers.loop import Run, no_graph

@@ -8,7 +8,7 @@ import numpy as np
 
 from linops.arguments import checking
 from linops.functionals import Functional, LeastSquares
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.controls import bounds_pair, positive
 from solvers.elements import (
     add_scaled,

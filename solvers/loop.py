@@ -19,7 +19,7 @@ import numpy as np
 from linops import arrays
 from linops.arguments import held
 from linops.errors import CheckpointError, DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers import controls
 from solvers.checkpoint import Checkpointer

@@ -8,7 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import checking
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative
 from solvers.elements import add_scaled, chosen, each, products, subtract, zeros
 from solvers.loop import Run, no_graph

@@ -11,7 +11,7 @@ from linops import arrays
 from linops.arguments import checking
 from linops.arrays import Array
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, positive, positive_count
 from solvers.elements import chosen, clipped, products, subtract

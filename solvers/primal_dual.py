@@ -9,7 +9,7 @@ import numpy as np
 
 from linops.arguments import checking
 from linops.functionals import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative, positive
 from solvers.elements import add_scaled, chosen, products, scaled, subtract, zeros
 from solvers.loop import no_graph

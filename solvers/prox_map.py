@@ -7,7 +7,7 @@ from typing import Any
 from linops import arrays
 from linops.arguments import checking
 from linops.functionals import Proximity
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.result import SolverResult
 from solvers.vcd import vcd

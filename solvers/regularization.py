@@ -15,7 +15,7 @@ import numpy as np
 from linops import arrays
 from linops.arguments import checking
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.elements import require_finite
 from solvers.weights import measurement_weights

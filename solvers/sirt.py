@@ -8,7 +8,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import checking
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers.compiled import iterate
 from solvers.controls import bounds_pair, positive

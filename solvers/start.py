@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.elements import (
     add_scaled,
     clipped,

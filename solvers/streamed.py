@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from linops.stores.apply import Stream, admitted_stores
 from linops.stores.protocol import flush

@@ -16,7 +16,7 @@ from linops import arrays
 from linops.elementary.replacement import Replacement
 from linops.elementary.select import Restriction
 from linops.functionals import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space, inners
 from linops.transforms.choice import Choice
 from solvers.elements import clipped, held_well, narrow, products

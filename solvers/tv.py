@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arguments import checking
 from linops.functionals import TotalVariation
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.compiled import iterate
 from solvers.controls import non_negative, positive

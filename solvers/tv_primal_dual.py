@@ -17,7 +17,7 @@ import numpy as np
 
 from linops import arrays
 from linops.functionals import TotalVariation
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from solvers.compiled import iterate
 from solvers.elements import chosen, products, subtract
 from solvers.loop import Run

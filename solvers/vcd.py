@@ -16,7 +16,7 @@ import numpy as np
 
 from linops.arguments import checking
 from linops.functionals import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite

@@ -24,10 +24,10 @@ from linops.compiled import pool
 from linops.compiled.hosted import hosted
 from linops.compiled.writeable import writeable
 from linops.cost import Cost
+from linops.elementary.axes import resized
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
 from linops.errors import GeometryError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation
 

@@ -13,7 +13,7 @@ import numpy as np
 from geometries.projector import Projector
 from geometries.selection import frames_of
 from linops.errors import GeometryError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 
 __all__ = ["part_of"]
 

@@ -17,7 +17,7 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.cost import Cost
 from linops.errors import GeometryError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.space import Space
 

@@ -32,7 +32,7 @@ from linops import numeric
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.plane_windows import PlaneWindow
 from linops.errors import GeometryError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 
 __all__ = ["fbp", "fbp_operator", "fdk", "fdk_operator"]

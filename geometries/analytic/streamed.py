@@ -19,7 +19,7 @@ from linops import arrays
 from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import axis_name
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.stores import ArrayStore, apply_into, explain_into
 from linops.stores.aliases import require_apart, require_injective
 from linops.stores.apply import Stream, admitted_stores, refuse_gradients

@@ -25,7 +25,7 @@ from geometries.trajectory import Trajectory
 from linops import arrays, numeric
 from linops.arrays import Array
 from linops.errors import GeometryError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.space import Space
 

@@ -23,7 +23,8 @@ from linops.algebra.sums import Sum
 from linops.elementary.identity import Cast, Identity, Zero
 from linops.elementary.matrix import Matrix, is_sparse
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
 
 __all__ = [

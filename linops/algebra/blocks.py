@@ -12,11 +12,12 @@ from typing import Any
 
 from linops.algebra.origins import check_tree, watch
 from linops.algebra.relations import named_like, positions
+from linops.elementary.axes import Cut, resized
+from linops.elementary.crop_pad import Crop, Pad
 from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
-from linops.elementary.planes import Cut, resized
-from linops.elementary.windows import Crop, Pad
 from linops.errors import ShapeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Member, Relation, Rule
 from linops.space import AnySpace
 

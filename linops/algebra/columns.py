@@ -9,7 +9,7 @@ from linops import arrays
 from linops.algebra.origins import check_tree, derived
 from linops.elementary.select import Scatter, indexed_axes
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["columns"]

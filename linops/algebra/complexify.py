@@ -9,7 +9,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Rule
 

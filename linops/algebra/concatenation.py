@@ -18,10 +18,10 @@ from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
-from linops.elementary.planes import axis_number, resized
-from linops.elementary.windows import Crop
+from linops.elementary.axes import axis_number, resized
+from linops.elementary.crop_pad import Crop
 from linops.errors import ShapeError
-from linops.operator import AsOperator, LinearOperator
+from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import Space

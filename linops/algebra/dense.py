@@ -9,7 +9,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.origins import check_tree
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace
 
 __all__ = ["diagonal", "to_dense"]

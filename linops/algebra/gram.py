@@ -15,7 +15,7 @@ from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space

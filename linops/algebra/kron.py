@@ -13,7 +13,7 @@ from linops.arguments import checked
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.operator import AsOperator, LinearOperator
+from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Rule
 from linops.space import Space

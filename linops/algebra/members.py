@@ -9,7 +9,7 @@ from linops.algebra.arithmetic import as_operator, flat_product
 from linops.algebra.complexify import complexify
 from linops.algebra.placed import meeting
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 
 __all__ = [

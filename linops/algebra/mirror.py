@@ -14,10 +14,10 @@ import numpy as np
 
 from linops import arrays
 from linops.algebra.structure import flatten
-from linops.maps import Operator
+from linops.operator import Operator
 
 if TYPE_CHECKING:
-    from linops.operator import LinearOperator
+    from linops.linear_operator import LinearOperator
 
 __all__ = ["alike", "mirrored"]
 

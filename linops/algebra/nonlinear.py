@@ -17,8 +17,8 @@ from linops.algebra.scaled import _times
 from linops.algebra.sums import _name_in, added
 from linops.cost import Cost, bytes_of
 from linops.errors import DTypeError, ShapeError
-from linops.maps import Operator
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Relation, Rule
 

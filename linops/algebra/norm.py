@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linops.algebra.origins import check_tree
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 
 __all__ = ["NormInfo", "known_norm", "norm"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from linops import arrays
 from linops.errors import StaleError
-from linops.maps import Operator, _cached_names
+from linops.operator import Operator, _cached_names
 
 __all__ = [
     "check",

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from linops import calling
+from linops import apply
 from linops.algebra.fused import links
 from linops.algebra.mirror import mirrored
 from linops.algebra.norm import known_norm
 from linops.algebra.relations import Link, link_named, positions, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import resized
-from linops.elementary.windows import Crop
-from linops.operator import LinearOperator
+from linops.elementary.axes import resized
+from linops.elementary.crop_pad import Crop
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation, Rule
 
@@ -51,11 +51,11 @@ class Product(LinearOperator):
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
-        return calling.chained(links(self.terms, adjoint=False))
+        return apply.chained(links(self.terms, adjoint=False))
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
-        return calling.chained(links(self.terms, adjoint=True))
+        return apply.chained(links(self.terms, adjoint=True))
 
     def _apply(self, x: Any) -> Any:
         return self._forward(x)

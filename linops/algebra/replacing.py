@@ -12,7 +12,7 @@ from typing import Any
 from linops import arrays
 from linops.algebra.structure import flatten
 from linops.errors import DTypeError, ShapeError
-from linops.maps import Operator
+from linops.operator import Operator
 
 __all__ = ["admitted_fields", "fields"]
 

@@ -13,7 +13,7 @@ from linops import arrays
 from linops.algebra.origins import derived
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Cast, Identity, Zero
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 
 __all__ = ["PRODUCT_RULES", "SUM_RULES", "Rewrite", "simplify_pair"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from linops.algebra.blocks import axis_name
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["rows"]

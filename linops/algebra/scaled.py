@@ -11,7 +11,7 @@ from linops import arrays
 from linops.algebra.norm import known_norm
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space

@@ -21,7 +21,7 @@ from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
-from linops.operator import AsOperator, LinearOperator
+from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
 from linops.rule import Axis, Relation, Rule
 

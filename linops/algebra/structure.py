@@ -18,7 +18,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.maps import Operator, _cached_names
+from linops.operator import Operator, _cached_names
 
 __all__ = [
     "Skeleton",

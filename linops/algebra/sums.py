@@ -11,7 +11,7 @@ import numpy as np
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation, Rule
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from linops.elementary.convolve import Convolve
+from linops.elementary.crop_pad import Crop, Pad
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.fourier import FFT
 from linops.elementary.identity import Cast, Identity, Zero
@@ -11,7 +12,6 @@ from linops.elementary.matrix import Matrix
 from linops.elementary.reduce import SumOver
 from linops.elementary.select import Restriction, Scatter
 from linops.elementary.shape import Reshape, Transpose
-from linops.elementary.windows import Crop, Pad
 
 __all__ = [
     "FFT",

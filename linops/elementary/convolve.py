@@ -16,10 +16,10 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import axis_numbers, numbered, with_row
+from linops.elementary.axes import axis_numbers, numbered, with_row
 from linops.elementary.sliding import Line, direct_sum, fast_length, spectral_sum
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.rule import Axis, Rule
 from linops.space import Space

@@ -6,9 +6,9 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.elementary.planes import window_rule
+from linops.elementary.axes import window_rule
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.rule import Rule
 from linops.space import Space

@@ -17,10 +17,10 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
+from linops.elementary.axes import axis_numbers, numbered, resized_one, with_row
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_numbers, numbered, resized_one, with_row
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import real_of
 from linops.rule import Axis, Rule
 from linops.space import Space

@@ -11,9 +11,9 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import names_beside, numbered, resized_one
+from linops.elementary.axes import names_beside, numbered, resized_one
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.rule import Axis, Rule
 from linops.space import Space

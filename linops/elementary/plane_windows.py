@@ -15,8 +15,8 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.elementary.planes import Cut, cuts_named, map_members, resized, window_rule
-from linops.operator import LinearOperator
+from linops.elementary.axes import Cut, cuts_named, map_members, resized, window_rule
+from linops.linear_operator import LinearOperator
 from linops.rule import Member
 from linops.space import AnySpace, Space
 

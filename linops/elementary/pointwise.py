@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from linops import arrays, numeric
 from linops.arguments import checked
 from linops.arrays import Array
+from linops.elementary.axes import window_rule
 from linops.elementary.diagonal import Diagonal
-from linops.elementary.planes import window_rule
 from linops.errors import ShapeError
-from linops.maps import Operator
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.space import Space
 
 __all__ = ["Exp", "Log", "Pointwise", "Power", "transmission"]

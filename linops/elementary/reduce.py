@@ -11,9 +11,9 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import axis_numbers, numbered
+from linops.elementary.axes import axis_numbers, numbered
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Rule
 from linops.space import Space
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.axes import resized
 from linops.elementary.identity import Identity
-from linops.elementary.planes import resized
 from linops.elementary.select import Scatter, indexed_axes, shifted
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Member, Rule
 from linops.space import ProductSpace, Space
 

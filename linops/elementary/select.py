@@ -12,10 +12,10 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.axes import axis_numbers, cuts_named, numbered, resized
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import axis_numbers, cuts_named, numbered, resized
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
 

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import axis_number, numbered
+from linops.elementary.axes import axis_number, numbered
 from linops.errors import ShapeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Axis, Relation, Rule
 from linops.space import Space
 

@@ -12,12 +12,13 @@ from linops.algebra.placed import meeting
 from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import resized
-from linops.elementary.windows import Crop
+from linops.elementary.axes import resized
+from linops.elementary.crop_pad import Crop
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain, positive_number
 from linops.functionals.translation import Translation
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Rule
 
 __all__ = ["ScaledFunctional", "ShiftedFunctional", "SumFunctional", "scaled"]

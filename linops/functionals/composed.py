@@ -14,15 +14,16 @@ from linops.algebra.product import Product
 from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.algebra.scaled import Scaled
 from linops.cost import Cost
+from linops.elementary.crop_pad import Crop
 from linops.elementary.identity import Cast, Identity
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
-from linops.elementary.windows import Crop
 from linops.errors import DTypeError, ShapeError
 from linops.functionals.combined import ScaledFunctional, scaled
 from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Axis, Relation, Rule
 
 __all__ = ["ComposedFunctional", "composed"]

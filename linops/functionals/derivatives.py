@@ -11,7 +11,8 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import real_of
 from linops.reductions import summing
 from linops.rule import Member, Rule

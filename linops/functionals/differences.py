@@ -19,12 +19,13 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled.writeable import writeable
 from linops.cost import Cost, bytes_of
+from linops.elementary.axes import resized
+from linops.elementary.crop_pad import Crop
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
-from linops.elementary.windows import Crop
 from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional, named_axes, recorded
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Axis, Rule
 from linops.space import Space
 

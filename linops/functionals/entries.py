@@ -15,8 +15,8 @@ import numpy as np
 from linops import arguments, arrays, numeric
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
+from linops.elementary.axes import resized
 from linops.elementary.plane_windows import PlaneMask
-from linops.elementary.planes import resized
 from linops.errors import DTypeError, ShapeError
 from linops.functionals.functional import Functional, named_axes, plain
 from linops.operator import Operator

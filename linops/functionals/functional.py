@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import arguments, arrays, calling, tracing
+from linops import apply, arguments, arrays, tracing
 from linops.algebra.origins import check
 from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import DTypeError
 from linops.functionals.derivatives import GradientMap, Row, bare
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import real_of
 from linops.reductions import dot
 from linops.rule import Rule
@@ -76,7 +77,7 @@ class Functional(Operator):
     @own_precision
     def _called(self, x: Any) -> Any:
         x = self._admit(x)
-        if self.batched or not calling.batch_shape(x, self.domain):
+        if self.batched or not apply.batch_shape(x, self.domain):
             return _number(self._value(x))
         return self._forward(x)
 
@@ -112,7 +113,7 @@ class Functional(Operator):
         NotImplementedError
             Where there is no closed form.
         """
-        return calling.as_arrays(self._prox(self._admit(x), _step(step)))
+        return apply.as_arrays(self._prox(self._admit(x), _step(step)))
 
     @own_precision
     def conjugate_prox(self, x: Any, step: Any) -> Any:
@@ -125,8 +126,8 @@ class Functional(Operator):
         inner = self._prox(_each(lambda part: part / step, x), 1.0 / step)
         if isinstance(x, tuple):
             found = tuple(part - step * other for part, other in zip(x, inner, strict=True))
-            return calling.as_arrays(found)
-        return calling.as_arrays(x - step * inner)
+            return apply.as_arrays(found)
+        return apply.as_arrays(x - step * inner)
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The operator S with `f(x + d) <= f(x) + <gradient(x), d> + <d, S d> / 2` for all d.
@@ -263,7 +264,7 @@ class Functional(Operator):
                     f"{self.name} takes real values, got {arrays.dtype_of(part)}; build it on a "
                     "complex space, or pass the real part"
                 )
-        return calling.admitted(self, x)
+        return apply.admitted(self, x)
 
     def _sum(self, terms: Array) -> Any:
         """The terms, of the domain's shape, added up in float64, for each member of a batch."""

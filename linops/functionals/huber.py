@@ -11,7 +11,7 @@ from linops.elementary.diagonal import Diagonal
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
 from linops.functionals.radial import RadialCurvature
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["Huber"]

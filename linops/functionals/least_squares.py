@@ -13,7 +13,7 @@ from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["LeastSquares"]

@@ -14,14 +14,14 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.axes import axis_number
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
-from linops.elementary.planes import axis_number
 from linops.functionals.derivatives import Row
 from linops.functionals.entries import Entries
 from linops.functionals.functional import recorded
 from linops.functionals.radial import RadialCurvature
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import real_of
 from linops.space import Space
 

@@ -17,7 +17,7 @@ from linops.cost import Cost
 from linops.elementary.identity import Identity
 from linops.functionals.entries import Entries
 from linops.functionals.functional import positive_number
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 
 __all__ = ["Proximity", "Quadratic"]

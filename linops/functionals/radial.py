@@ -18,7 +18,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.functionals.entries import named_row
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import real_of
 from linops.rule import Rule
 from linops.space import Space

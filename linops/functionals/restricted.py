@@ -14,9 +14,10 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.elementary.planes import resized
+from linops.elementary.axes import resized
 from linops.elementary.select import Restriction
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Axis, Rule
 from linops.space import ProductSpace, Space, inners
 

@@ -13,7 +13,8 @@ from linops.algebra.stacks import block_diagonal
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Axis, Member, Rule
 from linops.space import ProductSpace
 

@@ -9,7 +9,8 @@ from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.errors import ShapeError
 from linops.functionals.entries import named_row
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Rule
 from linops.space import Space
 

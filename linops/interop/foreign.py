@@ -15,7 +15,7 @@ from linops import arrays
 from linops.arguments import checked, wrong
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.space import Space
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from linops.arguments import checked
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace, Space
 
 __all__ = ["to_lineax"]

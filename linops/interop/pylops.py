@@ -14,7 +14,7 @@ from linops import arrays
 from linops.arguments import checked
 from linops.arrays import Array
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 
 __all__ = ["to_pylops"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import checked
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 
 __all__ = ["to_scipy"]

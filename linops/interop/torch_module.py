@@ -8,7 +8,8 @@ from typing import Any
 
 from linops.algebra.structure import exchanged, leaves
 from linops.arguments import checked
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 
 __all__ = ["to_torch_module"]
 

@@ -18,8 +18,8 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.errors import ShapeError
-from linops.maps import Operator
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Rule
 from linops.space import Space
 from linops.stencils import slices

@@ -7,7 +7,7 @@ from typing import Any
 from linops.algebra.stacks import hstack, vstack
 from linops.elementary.identity import Zero
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.derivatives import with_components
 from linops.stencils.faces import faces_of, from_faces, named_sides, to_faces

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from linops.algebra.stacks import HStack, VStack, block_diagonal
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.boundary import flipped
 from linops.stencils.faces import face_weights, from_faces, named_sides, to_faces

@@ -14,7 +14,7 @@ from linops.algebra.sums import Sum
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.derivatives import StaggeredGradient
 from linops.stencils.faces import named_sides

@@ -14,7 +14,7 @@ import numpy as np
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.boundary import Sides, constants, linear_part, sides
 from linops.stencils.stencil import Stencil, offsets_along

@@ -15,9 +15,9 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.writeable import writeable
 from linops.cost import Cost
-from linops.elementary.planes import resized
+from linops.elementary.axes import resized
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Rule
 from linops.space import Space
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from linops.elementary.planes import axis_number
+from linops.elementary.axes import axis_number
 from linops.space import Space
 from linops.stencils.faces import faces_of, named_sides
 from linops.stencils.stencil import Stencil, offsets_along

@@ -22,7 +22,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Rule
 from linops.space import Space
 from linops.stencils.faces import named_sides

@@ -22,7 +22,8 @@ from linops.arrays import Array
 from linops.compiled.pallas import PallasOptions
 from linops.cost import Cost
 from linops.errors import DTypeError, ShapeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import complex_of, real_of
 from linops.rule import Axis, Rule
 from linops.space import Space

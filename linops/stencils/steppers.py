@@ -14,7 +14,8 @@ from linops import arrays
 from linops.cost import Cost, bytes_of
 from linops.elementary.identity import Identity
 from linops.errors import ShapeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Rule
 
 __all__ = ["LSRK4", "RK4", "SSPRK54", "Euler", "advective_step", "diffusive_step"]

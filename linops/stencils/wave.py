@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops import arrays, calling
+from linops import apply, arrays
 from linops.algebra.stacks import HStack, VStack, hstack, vstack
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.derivatives import StaggeredGradient
 from linops.stencils.diffusion import on_faces
@@ -221,7 +221,7 @@ def _warn_if_unstable(space: Space, velocity: Any, dt: Any, order: int, form: st
     host = arrays.to_numpy(velocity) if arrays.is_array(velocity) else velocity
     limit = stable_step(space, host, order, form)
     if float(dt) > limit * (1 + 1e-12):
-        calling.warn(
+        apply.warn(
             f"AcousticWave: dt = {float(dt):g} is not stable, waves will grow without bound; with "
             f"this velocity, spacing and order {order} the limit is dt = {limit:.6g}"
         )

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from linops import arguments, arrays, calling, numeric
+from linops import apply, arguments, arrays, numeric
 from linops.algebra.blocks import axis_name
 from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
-from linops.maps import Operator
+from linops.operator import Operator
 from linops.precision import real_of
 from linops.progress import bar as drawn_bar
 from linops.space import AnySpace, ProductSpace, Space
@@ -297,7 +297,7 @@ def _check_source(A: Operator, store: Any, space: Space) -> None:
             "build the operator on a space that holds it"
         )
     if dtype.kind in "fc" and real_of(dtype).itemsize > real_of(space.dtype).itemsize:
-        calling.warn(
+        apply.warn(
             f"{A.name} works in {space.dtype}; the {dtype} blocks of its source are cast. Build it "
             "in that precision, or store the source in this one."
         )

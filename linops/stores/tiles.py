@@ -17,7 +17,7 @@ from linops.algebra.blocks import axis_name, extent, extent_of, has_block, runs_
 from linops.algebra.relations import positions
 from linops.algebra.stacks import BlockDiagonal, VStack
 from linops.errors import ShapeError
-from linops.maps import Operator
+from linops.operator import Operator
 from linops.rule import Relation
 from linops.space import AnySpace
 

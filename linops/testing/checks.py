@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linops.arguments import checking
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.testing import blocks, derivatives, handling, laws, objects
 from linops.testing.subject import NAMESPACES, Failure, NotApplicable, Subject
 

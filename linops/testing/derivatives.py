@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linops.errors import DTypeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import real_of
 from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host
 

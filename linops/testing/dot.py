@@ -19,7 +19,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import wrong
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.space import AnySpace, ProductSpace, Space
 

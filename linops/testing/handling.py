@@ -12,7 +12,8 @@ import numpy as np
 
 from linops import arrays
 from linops.errors import DTypeError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import complex_of, real_of
 from linops.space import ProductSpace
 from linops.testing.subject import Failure, Subject, each, elements, host, plain, same_bits

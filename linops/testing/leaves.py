@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import linops as lo
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.space import Space
 from linops.testing.realified import realified

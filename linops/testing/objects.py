@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from linops.algebra.structure import children
-from linops.maps import Operator
+from linops.operator import Operator
 from linops.testing.subject import (
     Failure,
     NotApplicable,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.testing.subject import elements, host
 

@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.testing.dot import unit
 from linops.testing.leaves import Drawn, leaf

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.testing.dot import epsilon
 

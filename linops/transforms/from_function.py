@@ -18,8 +18,8 @@ import numpy as np
 from linops import arrays
 from linops.arguments import checked
 from linops.errors import DTypeError, ShapeError
-from linops.maps import Operator
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space

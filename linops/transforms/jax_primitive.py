@@ -18,12 +18,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from linops import arrays, calling
+from linops import apply, arrays
 from linops.algebra.structure import Skeleton, children, skeleton
 from linops.arrays import Array
 from linops.space import AnySpace, ProductSpace
 
-__all__ = ["Program", "apply", "bind"]
+__all__ = ["Program", "apply_operator", "bind"]
 
 
 class Program(ABC):
@@ -81,16 +81,16 @@ class _Whole(Program):
             return operator._backward(x) if adjoint else operator._forward(x)
         hook = operator._apply
         if adjoint:
-            hook = calling.adjoint_hook(operator, operator._apply_adjoint)
+            hook = apply.adjoint_hook(operator, operator._apply_adjoint)
         name = f"{operator.name}.H" if adjoint else operator.name
         source, target = self.spaces(adjoint)
-        return calling.guarded(hook, source, target, operator.batched, name)(x)
+        return apply.guarded(hook, source, target, operator.batched, name)(x)
 
     def __repr__(self) -> str:
         return self.structure.name
 
 
-def apply(operator: Any, x: Any, adjoint: bool) -> Any:
+def apply_operator(operator: Any, x: Any, adjoint: bool) -> Any:
     """`operator @ x`, or its adjoint, as one primitive; `x` is validated and cast.
 
     None where a part of the operator binds a primitive for itself.

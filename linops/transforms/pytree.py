@@ -22,7 +22,7 @@ import numpy as np
 
 from linops import arrays
 from linops.algebra.structure import flatten
-from linops.maps import Operator
+from linops.operator import Operator
 
 __all__ = ["check_static", "decoded", "packed", "register", "register_jax", "unpacked"]
 

@@ -2,7 +2,7 @@
 
 Serves backward, double backward and `torch.func.jvp`, `vjp`, `vmap`, `jacrev`, `jacfwd`,
 `hessian`. The maps run without a graph, so tensors that they hold get no gradient: where an array
-of an operator requires one, `apply` leaves the operator to plain array code.
+of an operator requires one, `apply_operator` leaves the operator to plain array code.
 
 The old batching of torch (`is_grads_batched=True`, `functional.jacobian(vectorize=True)`) does not
 reach the batching rule; use `torch.func.jacrev`.
@@ -16,16 +16,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from linops import arrays, autocast, calling
+from linops import apply, arrays, autocast
 from linops.algebra.structure import flatten
-from linops.maps import Operator
+from linops.operator import Operator
 
 Around = Callable[[Callable[[Any], Any], Any, Any], Callable[[Any], Any]]
 
-__all__ = ["apply", "apply_pair", "recording", "records_in_constants"]
+__all__ = ["apply_operator", "apply_pair", "recording", "records_in_constants"]
 
 
-def apply(operator: Any, x: Any, adjoint: bool, around: Around | None = None) -> Any:
+def apply_operator(operator: Any, x: Any, adjoint: bool, around: Around | None = None) -> Any:
     """The operator, or its adjoint, with derivatives by the declared pair.
 
     `around(map, source, target)` may take the place of each of the two maps on plain tensors.
@@ -75,17 +75,17 @@ def _maps(operator: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     if operator._exact:
         return _fresh(operator._forward, operator), _fresh(operator._backward, operator)
     spaces, batched = (operator.domain, operator.codomain), operator.batched
-    backward = calling.adjoint_hook(operator, operator._apply_adjoint)
+    backward = apply.adjoint_hook(operator, operator._apply_adjoint)
     return (
-        calling.guarded(operator._apply, *spaces, batched, operator.name),
-        calling.guarded(backward, *spaces[::-1], batched, f"{operator.name}.H"),
+        apply.guarded(operator._apply, *spaces, batched, operator.name),
+        apply.guarded(backward, *spaces[::-1], batched, f"{operator.name}.H"),
     )
 
 
 def _fresh(function: Callable[[Any], Any], operator: Any) -> Callable[[Any], Any]:
     if not operator._aliases:
         return function
-    return lambda x: calling._unaliased(function(x), x)
+    return lambda x: apply._unaliased(function(x), x)
 
 
 def _constants(operator: Any) -> list[Any]:

@@ -17,7 +17,8 @@ from linops.algebra.blocks import extent
 from linops.algebra.relations import positions
 from linops.algebra.structure import Skeleton
 from linops.arrays import Array
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Relation
 from linops.space import AnySpace, Space
 from linops.transforms.pytree import unpacked

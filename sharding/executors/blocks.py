@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from linops.algebra.blocks import extent
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from sharding.banding import banded, bands
 from sharding.states import real_range
 from sharding.steps import Compute, Loop

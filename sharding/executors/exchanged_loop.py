@@ -17,7 +17,7 @@ from linops.algebra.blocks import extent
 from linops.algebra.relations import positions
 from linops.algebra.structure import Skeleton
 from linops.arrays import Array
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Relation
 from linops.space import Space
 from sharding.banding import exchanged_bands

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from linops import arrays, calling
+from linops import apply, arrays
 from linops.arrays import Array
 from linops.functionals.functional import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.transforms.torch_function import recording
 from sharding.executors.blocks import Blocks
@@ -237,7 +237,7 @@ class _Machine:
                 return (block._value(x),)
             y = None
             if self.recorded and isinstance(block, LinearOperator):
-                y = calling.derivable(block, x, step.adjoint)
+                y = apply.derivable(block, x, step.adjoint)
             if y is None:
                 y = block._backward(x) if step.adjoint else block._forward(x)
         except Exception as error:

@@ -17,8 +17,9 @@ from linops.algebra.concatenation import Concatenation
 from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.cost import bytes_of
-from linops.elementary.windows import Crop
-from linops.operator import LinearOperator, Operator
+from linops.elementary.crop_pad import Crop
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.rule import Relation
 from linops.space import Space
 from sharding.cost import Machine, leaf_seconds

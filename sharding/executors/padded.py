@@ -18,7 +18,8 @@ from linops import arrays
 from linops.algebra.structure import Skeleton, skeleton
 from linops.arrays import Array
 from linops.errors import DTypeError, PlacementError
-from linops.operator import LinearOperator, Operator
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.transforms.pytree import packed
 from sharding.banding import banded
 from sharding.cost import Machine

@@ -23,7 +23,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.functionals.functional import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace
 from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpacked

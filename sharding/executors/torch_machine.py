@@ -17,7 +17,7 @@ from linops import arrays
 from linops.algebra.structure import leaves, skeleton
 from linops.arrays import Array
 from linops.functionals.functional import Functional
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
@@ -171,7 +171,7 @@ class Machine:
             return arrays.convert(np.asarray(value, np.float64), like)
         if isinstance(block, LinearOperator):
             kept = functools.partial(self.gate.kept, where=self.where(block))
-            made = torch_function.apply(block, x, adjoint, kept)
+            made = torch_function.apply_operator(block, x, adjoint, kept)
             if made is not None:
                 return made
         return block._backward(x) if adjoint else block._forward(x)

@@ -8,7 +8,7 @@ import numpy as np
 
 import geometries as ct
 import linops as lo
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 
 PRECISION = "float64"
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.planes import (
+from linops.elementary.axes import (
     Cut,
     axis_number,
     cuts_named,
@@ -22,7 +22,7 @@ from linops.elementary.planes import (
     window_rule,
 )
 from linops.errors import ShapeError
-from linops.operator import LinearOperator
+from linops.linear_operator import LinearOperator
 from linops.rule import Member, Rule
 from linops.space import AnySpace, Space
 

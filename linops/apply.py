@@ -94,11 +94,11 @@ def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
         if arrays.is_traced(part):
             from linops.transforms import jax_primitive
 
-            return jax_primitive.apply(operator, x, adjoint)
+            return jax_primitive.apply_operator(operator, x, adjoint)
         if arrays.is_torch(part):
             from linops.transforms import torch_function
 
-            return torch_function.apply(operator, x, adjoint)
+            return torch_function.apply_operator(operator, x, adjoint)
     return None
 
 
