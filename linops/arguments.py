@@ -272,21 +272,21 @@ def _refusal(
     elif "self" in inspect.signature(function).parameters:
         owner = f"{getattr(args[0], 'name', type(args[0]).__name__)}.{owner}"
 
-    def of(one: _Parameter) -> Any:
-        return args[one.place] if one.place < len(args) else options.get(one.name, REFUSED)
-
-    value = of(parameter)
+    names = list(inspect.signature(function).parameters)
+    given = dict(zip(names, args, strict=False)) | dict(options)
+    value, declared = given[parameter.name], {one.name: one for one in parameters}
     swapped = ""
-    for other in parameters:
-        there = of(other)
-        if other is not parameter and there is not REFUSED and there is not None:
-            if _fits(other, value) and _fits(parameter, there):
-                names = [n for n in inspect.signature(function).parameters if n != "self"]
-                swapped = (
-                    f"{parameter.name} and {other.name} look swapped: "
-                    f"{owner}({', '.join(names[:2])}{', ...' if len(names) > 2 else ''})"
-                )
-                break
+    for name, there in given.items():
+        # What an argument without a kind may be is not known: there the other's own type tells.
+        own = _fits(declared[name], value) if name in declared else True
+        fits = _fits(parameter, there) if name in declared else isinstance(there, parameter.types)
+        if name != parameter.name and own and fits:
+            order = [n for n in names if n != "self"]
+            swapped = (
+                f"{parameter.name} and {name} look swapped: "
+                f"{owner}({', '.join(order[:2])}{', ...' if len(order) > 2 else ''})"
+            )
+            break
     return _error(owner, parameter, value, swapped)
 
 

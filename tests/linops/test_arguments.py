@@ -27,6 +27,8 @@ MASKED = np.ma.masked_array(np.ones((4, 6), "f4"), np.zeros((4, 6), bool))
         (lambda: lo.Identity(K), r"as space, got a numpy.ndarray of shape \(3,\).*Diagonal"),
         (lambda: lo.Convolve(K, S), r"space and kernel look swapped: Convolve\(space, kernel"),
         (lambda: lo.Diagonal(S, K), r"array and domain look swapped: Diagonal\(array, domain"),
+        (lambda: lo.Huber(0.1, S), r"space and delta look swapped: Huber\(space, delta"),
+        (lambda: lo.Pad(1, S), r"space and widths look swapped: Pad\(space, widths"),
         (lambda: lo.FFT(lo.Identity(S)), r"got the linear operator Identity; .*\.domain"),
         (lambda: lo.Convolve(S, None), "Convolve takes an array as kernel, got None"),
         (lambda: lo.FFT(S, 1.5), "FFT takes .* as axes, got 1.5"),
