@@ -224,3 +224,26 @@ def test_a_map_has_no_partial_results() -> None:
         Largest().block("z", 0, 2)
     x = RNG.random(SPACE.shape)
     np.testing.assert_array_equal(Largest().block("x", 1, 3)(x[:, 1:3]), x.max(axis=0)[1:3])
+
+
+def test_members_that_reach_unequally_far_share_the_wider_halo() -> None:
+    near, far = lo.Space((7, 5), "float64"), lo.Space((7, 5), "float64")
+
+    def shifted(x: Any, planes: int) -> Any:
+        xp = namespace(x)
+        none = xp.zeros_like(x[: abs(planes), ...])
+        return xp.concat([x[planes:, ...], none] if planes > 0 else [none, x[:planes, ...]], axis=0)
+
+    A = lo.from_functions(
+        lambda x: shifted(x[0], 1) - shifted(x[1], -2),
+        lambda y: (shifted(y, -1), -shifted(y, 2)),
+        domain=lo.ProductSpace((near, far)),
+        codomain=near,
+        rule="z~1 x, z~2 x -> z x",
+    )
+    assert A.rule.halo("z") == 2
+    x = tuple(RNG.standard_normal((7, 5)) for _ in range(2))
+    block = A.block("z", 3, 4)
+    part = block @ tuple(u[1:6] for u in x)
+    assert np.array_equal(part[0], x[0][4] - x[1][1])
+    check_operator(A, skip={"pickling": "of functions of a test"})
