@@ -1,8 +1,11 @@
 """Functionals: maps to the real numbers with gradients, proximal maps and surrogates."""
 
+from linops.functionals.balls import Ball, Linf, Simplex
+from linops.functionals.concave import L0, Cauchy, GemanMcClure, LogSum, Lp
 from linops.functionals.constraints import Box, NonNegative
 from linops.functionals.functional import Functional
 from linops.functionals.huber import Huber
+from linops.functionals.kullback_leibler import KullbackLeibler
 from linops.functionals.least_squares import LeastSquares
 from linops.functionals.norms import L1, L2, GroupL1
 from linops.functionals.qggmrf import QGGMRF
@@ -11,17 +14,26 @@ from linops.functionals.separable_sum import separable
 from linops.functionals.total_variation import TotalVariation
 
 __all__ = [
+    "L0",
     "L1",
     "L2",
     "QGGMRF",
+    "Ball",
     "Box",
+    "Cauchy",
     "Functional",
+    "GemanMcClure",
     "GroupL1",
     "Huber",
+    "KullbackLeibler",
     "LeastSquares",
+    "Linf",
+    "LogSum",
+    "Lp",
     "NonNegative",
     "Proximity",
     "Quadratic",
+    "Simplex",
     "TotalVariation",
     "separable",
 ]

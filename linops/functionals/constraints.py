@@ -38,12 +38,8 @@ class _Bounds(Entries):
             )
 
     def _value(self, x: Array) -> Any:
-        xp = arrays.namespace(x)
         inside = (x >= self._table("lower", x)) & (x <= self._table("upper", x))
-        outside = self._sum(xp.where(inside, xp.zeros_like(x), xp.ones_like(x)))
-        if not arrays.is_array(outside):
-            return math.inf if outside > 0 else 0.0
-        return xp.where(outside > 0, xp.zeros_like(outside) + math.inf, xp.zeros_like(outside))
+        return self._barrier(inside)
 
     def _cost(self) -> Cost:
         _, real, mask, _ = self._sizes

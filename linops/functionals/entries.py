@@ -44,6 +44,9 @@ class Entries(Functional):
     # Attributes, in alphabetical order, that are None, a number, or an array of the domain's
     # shape, each with the number that stands in planes outside the array: there the terms are 0.
 
+    _constants: ClassVar[tuple[str, ...]] = ()
+    # Those of them that, as a number, give terms other than 0 where x is 0.
+
     def __init__(self, space: Space, whole: Sequence[int] = ()) -> None:
         self._whole = tuple(whole)
         super().__init__(plain(space, type(self).__name__))
@@ -98,7 +101,8 @@ class Entries(Functional):
         fields: dict[str, Any] = {}
         for name, outside in self._tables.items():
             table = getattr(self, name)
-            if padded and outside != 0 and not arrays.is_array(table):
+            counts = outside != 0 or name in self._constants
+            if padded and counts and not arrays.is_array(table):
                 table = np.full(space.shape, table, real_of(space.dtype))
             if arrays.is_array(table):
                 table = cut_planes(table, position - space.ndim, start, stop, outside)
@@ -113,6 +117,20 @@ class Entries(Functional):
     def _space(self) -> Space:
         assert isinstance(self.domain, Space)
         return self.domain
+
+    @property
+    def _tolerance(self) -> float:
+        """What rounding may put outside a constraint, relative to its size."""
+        return 64 * float(np.finfo(real_of(self.domain.dtype)).eps)
+
+    def _barrier(self, inside: Array, value: Any = 0.0) -> Any:
+        """`value` where all entries of `inside` hold, else infinite; for each member of a batch."""
+        xp = arrays.namespace(inside)
+        real = real_of(self.domain.dtype)
+        outside = self._sum(arrays.cast(xp.logical_not(inside), real))
+        if not arrays.is_array(outside):
+            return math.inf if outside > 0 else value
+        return xp.where(outside > 0, xp.zeros_like(outside) + math.inf, value + 0 * outside)
 
     def _admit_table(self, value: Any, name: str, dtype: np.dtype | None = None) -> Any:
         """A number, or an array of the domain's shape that nobody else can change."""
