@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Ball,
         Box,
         Cauchy,
+        Denoiser,
         Functional,
         GemanMcClure,
         GroupL1,
@@ -71,9 +72,11 @@ if TYPE_CHECKING:
         LogSum,
         Lp,
         NonNegative,
+        NuclearNorm,
         Proximity,
         Quadratic,
         Simplex,
+        TotalGeneralizedVariation,
         TotalVariation,
         separable,
     )
@@ -95,6 +98,7 @@ __all__ = [
     "Convolve",
     "Cost",
     "Crop",
+    "Denoiser",
     "Diagonal",
     "Exp",
     "Functional",
@@ -113,6 +117,7 @@ __all__ = [
     "Lp",
     "Matrix",
     "NonNegative",
+    "NuclearNorm",
     "NumpyStore",
     "Operator",
     "Pad",
@@ -128,6 +133,7 @@ __all__ = [
     "Simplex",
     "Space",
     "SumOver",
+    "TotalGeneralizedVariation",
     "TotalVariation",
     "Transpose",
     "Zero",
@@ -149,6 +155,9 @@ __all__ = [
 ]
 
 _FUNCTIONALS = (
+    "Denoiser",
+    "NuclearNorm",
+    "TotalGeneralizedVariation",
     "L0",
     "Ball",
     "Linf",

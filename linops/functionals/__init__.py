@@ -3,11 +3,14 @@
 from linops.functionals.balls import Ball, Linf, Simplex
 from linops.functionals.concave import L0, Cauchy, GemanMcClure, LogSum, Lp
 from linops.functionals.constraints import Box, NonNegative
+from linops.functionals.denoiser import Denoiser
 from linops.functionals.functional import Functional
+from linops.functionals.generalized_variation import TotalGeneralizedVariation
 from linops.functionals.huber import Huber
 from linops.functionals.kullback_leibler import KullbackLeibler
 from linops.functionals.least_squares import LeastSquares
 from linops.functionals.norms import L1, L2, GroupL1
+from linops.functionals.nuclear_norm import NuclearNorm
 from linops.functionals.qggmrf import QGGMRF
 from linops.functionals.quadratic import Proximity, Quadratic
 from linops.functionals.separable_sum import separable
@@ -21,6 +24,7 @@ __all__ = [
     "Ball",
     "Box",
     "Cauchy",
+    "Denoiser",
     "Functional",
     "GemanMcClure",
     "GroupL1",
@@ -31,9 +35,11 @@ __all__ = [
     "LogSum",
     "Lp",
     "NonNegative",
+    "NuclearNorm",
     "Proximity",
     "Quadratic",
     "Simplex",
+    "TotalGeneralizedVariation",
     "TotalVariation",
     "separable",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import pickle
 import warnings
 
@@ -191,6 +192,15 @@ CASES = {
     lo.LogSum: ({"space": SPACE, "scale": 1.0}, {"scale": 2.0}),
     lo.Lp: ({"space": SPACE, "p": 0.5, "scale": 1.0}, {"p": 0.6, "scale": 2.0}),
     lo.Simplex: ({"space": SPACE, "radius": 1.0, "axis": None}, {"radius": 2.0, "axis": "x"}),
+    lo.Denoiser: (
+        {"function": abs, "space": SPACE, "batched": False},
+        {"function": math.sqrt, "batched": True},
+    ),
+    lo.NuclearNorm: ({"space": SPACE, "axes": ("y", "x")}, {"axes": ("x", "y")}),
+    lo.TotalGeneralizedVariation: (
+        {"space": SPACE, "first": 1.0, "second": 2.0},
+        {"first": 2.0, "second": 3.0},
+    ),
     lo.GroupL1: ({"space": SPACE, "axis": "y"}, {"axis": "x"}),
     lo.Huber: ({"space": SPACE, "delta": 0.5}, {"delta": 0.6}),
     lo.L1: ({"space": SPACE, "weights": 1.0}, {"weights": ONES * 2}),
