@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from geometries.analytic.coverage import angular_weights, displaced_weights, parker_weights
     from geometries.analytic.gather import Gather
     from geometries.analytic.gather_volume import ConeGather
+    from geometries.analytic.helical import helical_fdk, helical_fdk_operator, helical_weights
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
     from geometries.analytic.streamed import (
         explain_fbp_into,
         explain_fdk_into,
+        explain_helical_fdk_into,
         fbp_into,
         fdk_into,
+        helical_fdk_into,
     )
     from geometries.analytic.weights import (
         AngularWeights,
@@ -81,6 +84,7 @@ __all__ = [
     "displaced_weights",
     "explain_fbp_into",
     "explain_fdk_into",
+    "explain_helical_fdk_into",
     "fbp",
     "fbp_into",
     "fbp_operator",
@@ -92,6 +96,10 @@ __all__ = [
     "fold_turn",
     "from_astra",
     "from_path",
+    "helical_fdk",
+    "helical_fdk_into",
+    "helical_fdk_operator",
+    "helical_weights",
     "line_integrals",
     "load_scan",
     "offset_to_center",
@@ -130,6 +138,11 @@ _LATER = {
     "fbp_operator": "geometries.analytic.reconstruct",
     "explain_fbp_into": "geometries.analytic.streamed",
     "explain_fdk_into": "geometries.analytic.streamed",
+    "explain_helical_fdk_into": "geometries.analytic.streamed",
+    "helical_fdk": "geometries.analytic.helical",
+    "helical_fdk_into": "geometries.analytic.streamed",
+    "helical_fdk_operator": "geometries.analytic.helical",
+    "helical_weights": "geometries.analytic.helical",
     "fbp_into": "geometries.analytic.streamed",
     "fdk_into": "geometries.analytic.streamed",
     "Scan": "geometries.scans.files",

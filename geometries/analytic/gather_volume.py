@@ -13,11 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from geometries.admission import admit
-from geometries.analytic.frames import distances, find_isocenter, fixed_frames, outward_normals
+from geometries.analytic.frames import (
+    distances,
+    find_isocenter,
+    fixed_frames,
+    outward_normals,
+    refuse_gradient,
+)
 from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
 from geometries.trajectory import Trajectory
+from linops import numeric
 from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
@@ -26,7 +33,7 @@ from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.elementary.axes import resized
 from linops.elementary.plane_windows import PlaneMask
-from linops.errors import GeometryError
+from linops.errors import GeometryError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 from linops.rule import Relation
@@ -50,6 +57,8 @@ class ConeGather(LinearOperator):
         the least-squares point of the central rays.
     precision
         `"fast"`, `"float32"` or `"float64"`.
+    slice_weights
+        Fixed weights of the views for each slice, `(slices, views)`; by default all are 1.
 
     Raises
     ------
@@ -66,7 +75,11 @@ class ConeGather(LinearOperator):
     """
 
     batched = True
-    _host_arrays: ClassVar[Mapping[str, str]] = {"table": "float64", "first": "int64"}
+    _host_arrays: ClassVar[Mapping[str, str]] = {
+        "table": "float64",
+        "first": "int64",
+        "slice_weights": "float64",
+    }
 
     def __init__(
         self,
@@ -74,6 +87,8 @@ class ConeGather(LinearOperator):
         grid: Grid,
         isocenter: Any = None,
         precision: str | Precision = "fast",
+        *,
+        slice_weights: Any = None,
     ) -> None:
         admit(geometry, grid, "float64")
         frames = fixed_frames(geometry)
@@ -99,6 +114,10 @@ class ConeGather(LinearOperator):
         table.setflags(write=False)
         self.table = table
         self.first = np.zeros(3, np.int64)
+        # Without weights there are no columns, so that a circular scan carries nothing.
+        self.slice_weights = np.ones((frames.views, 0))
+        if slice_weights is not None:
+            self.slice_weights = _weights_by_view(slice_weights, grid.shape[0], frames.views)
 
     def _apply(self, y: Array) -> Array:
         return hosted(self, y)
@@ -118,7 +137,15 @@ class ConeGather(LinearOperator):
         table, first = writeable(self.table), writeable(self.first)
 
         def fill(k: int) -> None:
-            gather_slices(table, first, k, k + 1, rows, columns, flat, out)
+            if not self.slice_weights.shape[1]:
+                gather_slices(table, first, k, k + 1, rows, columns, flat, out)
+                return
+            begin, end = _extent(self.slice_weights[:, k])
+            weighted = table[begin:end].copy()
+            weighted[:, 16] *= self.slice_weights[begin:end, k]
+            for b in range(count):
+                own = (flat[b : b + 1, begin:end], out[b : b + 1])
+                gather_slices(weighted, first, k, k + 1, rows, columns, *own)
 
         pool.run(fill, shape[0])
         return out.reshape(*batch, *shape)
@@ -133,7 +160,14 @@ class ConeGather(LinearOperator):
         table, first = writeable(self.table), writeable(self.first)
 
         def fill(k: int) -> None:
-            scatter_views(table, first, k, k + 1, rows, columns, volume, out)
+            if not self.slice_weights.shape[1]:
+                scatter_views(table, first, k, k + 1, rows, columns, volume, out)
+                return
+            begin, end = _extent(self.slice_weights[k])
+            share = self.slice_weights[k, begin:end, None, None].astype(x.dtype)
+            slab = np.ascontiguousarray(volume[:, begin:end] * share)
+            lifted = first + np.array([begin, 0, 0])
+            scatter_views(table, lifted, k, k + 1, rows, columns, slab, out)
 
         pool.run(fill, views)
         return out.reshape(*batch, views, rows, columns)
@@ -146,12 +180,19 @@ class ConeGather(LinearOperator):
         domain, codomain, table, first = self.domain, self.codomain, self.table, self.first
         if self.rule.relation(axis) is Relation.CONTRACTED:
             domain = resized(domain, positions(self.rule.domain, axis), stop - start)
-            return self._with(domain=domain, table=_view_rows(table, start, stop))
+            share = _planes(self.slice_weights, start, stop)
+            table = _view_rows(table, start, stop)
+            return self._with(domain=domain, table=table, slice_weights=share)
         cuts = positions(self.rule.codomain, axis)
         n = codomain.members[0].shape[cuts[0][1]]
         codomain = resized(codomain, cuts, stop - start)
         first = first + start * (np.arange(3) == cuts[0][1]).astype(np.int64)
-        part = self._with(domain=domain, codomain=codomain, table=table, first=first)
+        share = self.slice_weights
+        if axis == "z" and share.shape[1]:
+            share = _planes(share.T, start, stop).T
+        part = self._with(
+            domain=domain, codomain=codomain, table=table, first=first, slice_weights=share
+        )
         if not padded:
             return part
         return Product([PlaneMask(codomain, cuts, -start, n - start), part])
@@ -198,3 +239,28 @@ def _view_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
     rows[inert, 17] = np.finfo(float).max
     rows.setflags(write=False)
     return rows
+
+
+def _weights_by_view(weights: Any, slices: int, views: int) -> np.ndarray:
+    refuse_gradient(weights, "view_weights")
+    given = np.asarray(weights, float)
+    if given.shape != (slices, views):
+        raise ShapeError(
+            f"view_weights has shape {given.shape}; it has one row a slice and one column a view, "
+            f"({slices}, {views})"
+        )
+    numeric.require_finite("view_weights", given, GeometryError)
+    return np.ascontiguousarray(given.T)
+
+
+def _extent(weights: np.ndarray) -> tuple[int, int]:
+    """The range outside of which all weights are zero."""
+    used = np.flatnonzero(weights)
+    return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+
+
+def _planes(weights: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Rows of a range; zeros outside."""
+    rows = np.arange(start, stop)
+    inside = (rows >= 0) & (rows < len(weights))
+    return np.where(inside[:, None], weights[np.where(inside, rows, 0)], 0.0)

@@ -35,7 +35,7 @@ from linops.errors import GeometryError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 
-__all__ = ["fbp", "fbp_operator", "fdk", "fdk_operator"]
+__all__ = ["data_weights", "fbp", "fbp_operator", "fdk", "fdk_operator", "frames_of_projector"]
 
 
 def fbp(
@@ -122,7 +122,7 @@ def fbp_operator(A: Any, **options: Any) -> LinearOperator:
 
     Takes what `fbp` takes; worth keeping where one scan's geometry serves many data.
     """
-    frames = _frames_of(A, "fbp")
+    frames = frames_of_projector(A, "fbp")
     if frames.kind == "cone":
         raise GeometryError("fbp takes parallel and fan beams; a cone beam takes fdk")
     if frames.detector.curvature is not None and frames.kind == "parallel":
@@ -173,7 +173,7 @@ def fdk(
 
 def fdk_operator(A: Any, **options: Any) -> LinearOperator:
     """`fdk` as a linear operator from projections to volumes, with its options."""
-    frames = _frames_of(A, "fdk")
+    frames = frames_of_projector(A, "fdk")
     if frames.kind != "cone":
         raise GeometryError(f"fdk takes cone beams; a {frames.kind} beam takes fbp")
     heights = frames.sources[:, 2]
@@ -181,14 +181,15 @@ def fdk_operator(A: Any, **options: Any) -> LinearOperator:
     if np.ptp(heights) > 1e-6 * unit:
         raise GeometryError(
             f"fdk takes an orbit in one plane; the sources stand at z from {heights.min():g} to "
-            f"{heights.max():g}"
+            f"{heights.max():g}. A helix takes helical_fdk"
         )
-    if np.abs(frames.v - (0.0, 0.0, 1.0)).max() > 1e-4:
+    if np.abs(np.abs(frames.v) - (0.0, 0.0, 1.0)).max() > 1e-4:
         raise GeometryError("fdk takes detectors whose columns are parallel to the axis z")
     return _composed(A, ConeGather, **options)
 
 
-def _frames_of(A: Any, name: str) -> Any:
+def frames_of_projector(A: Any, name: str) -> Any:
+    """The fixed frames of the scan of `A`, which the function `name` was given."""
     if not (hasattr(A, "geometry") and hasattr(A, "grid")):
         raise GeometryError(
             f"{name} reads the scan from its first argument, a Projector, got {type(A).__name__}; "
@@ -231,7 +232,7 @@ def _composed(
     if frames.kind != "parallel":
         before.append(CosineWeights(geometry, dtype, precision))
     if projection_weights is not None:
-        before.append(_data_weights(projection_weights, projection_space(frames, dtype)))
+        before.append(data_weights(projection_weights, projection_space(frames, dtype)))
     detector = wide.detector.host
     space = projection_space(fixed_frames(wide), dtype)
     step = None if detector.curvature is None else detector.pitch[-1] / detector.curvature
@@ -319,7 +320,8 @@ def _angles_about_axis(geometry: Any, isocenter: Any) -> np.ndarray | None:
         return None
 
 
-def _data_weights(weights: Any, space: Any) -> LinearOperator:
+def data_weights(weights: Any, space: Any) -> LinearOperator:
+    """The factor `projection_weights` on the data."""
     shape = tuple(getattr(weights, "shape", np.shape(weights)))
     if shape != space.shape:
         raise ShapeError(

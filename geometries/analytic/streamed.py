@@ -1,4 +1,4 @@
-"""`fbp_into` and `fdk_into`: filtered backprojection from store to store, block by block.
+"""`fbp_into`, `fdk_into`, `helical_fdk_into`: reconstruction from store to store, in blocks.
 
 The operator is that of `fbp` and `fdk`: angles, weights and isocentre are resolved from the whole
 scan, rows are filtered whole, so the image does not depend on blocks. Here it is only said what is
@@ -14,6 +14,7 @@ import numpy as np
 
 from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.helical import helical_fdk_operator
 from geometries.analytic.reconstruct import fbp_operator, fdk_operator
 from linops import arrays
 from linops.algebra.arithmetic import flat_product
@@ -26,7 +27,14 @@ from linops.stores.apply import Stream, admitted_stores, refuse_gradients
 from linops.stores.protocol import as_store, require_room, require_writable
 from linops.stores.tiles import budget
 
-__all__ = ["explain_fbp_into", "explain_fdk_into", "fbp_into", "fdk_into"]
+__all__ = [
+    "explain_fbp_into",
+    "explain_fdk_into",
+    "explain_helical_fdk_into",
+    "fbp_into",
+    "fdk_into",
+    "helical_fdk_into",
+]
 
 
 def fbp_into(
@@ -91,6 +99,25 @@ def fdk_into(
     return _into(fdk_operator, A, source, target, chunks, memory, scratch, progress, options)
 
 
+def helical_fdk_into(
+    A: Any,
+    source: Any,
+    target: Any,
+    *,
+    chunks: int | Mapping[str, int] | None = None,
+    memory: float | None = None,
+    scratch: Any = None,
+    progress: bool = False,
+    **options: Any,
+) -> Any:
+    """`helical_fdk(A, source)` written into `target`, block by block; `target` comes back.
+
+    Takes what `fbp_into` takes, of a helix, with the options of `helical_fdk`.
+    """
+    build = helical_fdk_operator
+    return _into(build, A, source, target, chunks, memory, scratch, progress, options)
+
+
 def explain_fbp_into(
     A: Any,
     *,
@@ -113,6 +140,18 @@ def explain_fdk_into(
 ) -> str:
     """What `fdk_into` will do: whether views are filtered once, its tiles, the bytes it moves."""
     return _explained(fdk_operator, A, chunks, memory, scratch, options)
+
+
+def explain_helical_fdk_into(
+    A: Any,
+    *,
+    chunks: int | Mapping[str, int] | None = None,
+    memory: float | None = None,
+    scratch: Any = None,
+    **options: Any,
+) -> str:
+    """What `helical_fdk_into` will do, as `explain_fdk_into` says it."""
+    return _explained(helical_fdk_operator, A, chunks, memory, scratch, options)
 
 
 def _into(
