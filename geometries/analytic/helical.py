@@ -67,7 +67,7 @@ def helical_weights(angles: Any, source_z: Any, slice_z: Any) -> np.ndarray:
             "for each of at least two views"
         )
     # Rounding of the angles as they came: low precision does not relax what counts as covered.
-    eps = np.finfo(np.float32 if single else float).eps
+    eps = float(np.finfo(np.float32 if single else float).eps)
     slack = 8 * eps * max(1.0, float(np.ptp(t)), 0.0 if single else float(np.abs(t).max()))
     t = t - t[0]
     for values, what in ((z, "heights of the source"), (t, "angles")):
