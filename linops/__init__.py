@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         L1,
         L2,
         QGGMRF,
+        AffineSubspace,
         Ball,
         Box,
         Cauchy,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         Functional,
         GemanMcClure,
         GroupL1,
+        HalfSpace,
         Huber,
         KullbackLeibler,
         LeastSquares,
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
         Simplex,
         TotalGeneralizedVariation,
         TotalVariation,
+        infimal_convolution,
+        moreau_envelope,
         separable,
     )
     from linops.stores import ArrayStore, NumpyStore, apply_into
@@ -90,6 +94,7 @@ __all__ = [
     "L1",
     "L2",
     "QGGMRF",
+    "AffineSubspace",
     "ArrayStore",
     "Ball",
     "Box",
@@ -105,6 +110,7 @@ __all__ = [
     "GemanMcClure",
     "Gradient",
     "GroupL1",
+    "HalfSpace",
     "Huber",
     "Identity",
     "Interpolate",
@@ -145,8 +151,10 @@ __all__ = [
     "from_function",
     "from_functions",
     "hstack",
+    "infimal_convolution",
     "inners",
     "kron",
+    "moreau_envelope",
     "namespace",
     "register_jax",
     "separable",
@@ -155,6 +163,10 @@ __all__ = [
 ]
 
 _FUNCTIONALS = (
+    "AffineSubspace",
+    "HalfSpace",
+    "infimal_convolution",
+    "moreau_envelope",
     "Denoiser",
     "NuclearNorm",
     "TotalGeneralizedVariation",

@@ -2,6 +2,7 @@
 
 from linops.functionals.balls import Ball, Linf, Simplex
 from linops.functionals.concave import L0, Cauchy, GemanMcClure, LogSum, Lp
+from linops.functionals.conjugate import infimal_convolution, moreau_envelope
 from linops.functionals.constraints import Box, NonNegative
 from linops.functionals.denoiser import Denoiser
 from linops.functionals.functional import Functional
@@ -11,6 +12,7 @@ from linops.functionals.kullback_leibler import KullbackLeibler
 from linops.functionals.least_squares import LeastSquares
 from linops.functionals.norms import L1, L2, GroupL1
 from linops.functionals.nuclear_norm import NuclearNorm
+from linops.functionals.planes import AffineSubspace, HalfSpace
 from linops.functionals.qggmrf import QGGMRF
 from linops.functionals.quadratic import Proximity, Quadratic
 from linops.functionals.separable_sum import separable
@@ -21,6 +23,7 @@ __all__ = [
     "L1",
     "L2",
     "QGGMRF",
+    "AffineSubspace",
     "Ball",
     "Box",
     "Cauchy",
@@ -28,6 +31,7 @@ __all__ = [
     "Functional",
     "GemanMcClure",
     "GroupL1",
+    "HalfSpace",
     "Huber",
     "KullbackLeibler",
     "LeastSquares",
@@ -41,5 +45,7 @@ __all__ = [
     "Simplex",
     "TotalGeneralizedVariation",
     "TotalVariation",
+    "infimal_convolution",
+    "moreau_envelope",
     "separable",
 ]

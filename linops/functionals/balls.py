@@ -107,6 +107,19 @@ class Ball(Entries):
             d = _capped(d, xp.zeros_like(size) + self.radius)
         return d if self.center is None else d + self._table("center", x)
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """`Re <center, p> + radius |p|` in the dual norm."""
+        xp, axes = arrays.namespace(p), tuple(range(-self._space.ndim, 0))
+        size = xp.abs(p)
+        if self.norm == "1.0":
+            dual = xp.max(size, axis=axes)
+        else:
+            dual = self._sum(size * size) ** 0.5 if self.norm == "2.0" else self._sum(size)
+        if self.center is None:
+            return self.radius * dual
+        along = arrays.real(arrays.conj(self._table("center", p)) * p)
+        return self._sum(along) + self.radius * dual
+
     def _deviation(self, x: Array) -> Array:
         return x if self.center is None else x - self._table("center", x)
 
@@ -152,6 +165,14 @@ class Simplex(Entries):
         x = self._along(x)
         x = x - _level(x, radius, 1, signed=True)
         return self._back(xp.where(x < 0, xp.zeros_like(x), x))
+
+    def _conjugate_value(self, p: Array) -> Any:
+        """The sum, times the largest entry."""
+        xp = arrays.namespace(p)
+        along = self._along(p)
+        top = xp.max(along, axis=-1, keepdims=True) * self._sums(p)
+        share = xp.ones_like(along) / along.shape[-1]
+        return self._sum(self._back(top * share))
 
     def _sums(self, x: Array) -> Any:
         radius = self._table("radius", x)

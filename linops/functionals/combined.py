@@ -154,6 +154,10 @@ class ScaledFunctional(Functional):
     def _prox(self, x: Any, step: Any) -> Any:
         return self.base._prox(x, step * self.factor)
 
+    def _conjugate_value(self, p: Any) -> Any:
+        """`factor f*(p / factor)`."""
+        return self.factor * self.base._conjugate_value(p / self.factor)
+
     def _curvature(self) -> Any:
         weight = self.base._curvature()
         return None if weight is None else self.factor * weight

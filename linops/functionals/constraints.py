@@ -41,6 +41,14 @@ class _Bounds(Entries):
         inside = (x >= self._table("lower", x)) & (x <= self._table("upper", x))
         return self._barrier(inside)
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """`sum max(lower p, upper p)`."""
+        xp = arrays.namespace(p)
+        bound = xp.where(p > 0, self._table("upper", p) + 0 * p, self._table("lower", p) + 0 * p)
+        bound = xp.where(p == 0, p, bound)  # there an infinite bound counts nothing
+        finite = xp.isfinite(bound)
+        return self._barrier(finite, self._sum(xp.where(finite, bound, 0 * p) * p))
+
     def _cost(self) -> Cost:
         _, real, mask, _ = self._sizes
         return self._stated(5.0, 3 * real + mask)

@@ -129,6 +129,17 @@ class Functional(Operator):
             return apply.as_arrays(found)
         return apply.as_arrays(x - step * inner)
 
+    @property
+    def conjugate(self) -> Functional:
+        """The convex conjugate `p -> max over x of Re <p, x> - f(x)`, for convex f.
+
+        Its proximal map is `conjugate_prox`; its value raises `NotImplementedError` where it is in
+        no closed form.
+        """
+        from linops.functionals.conjugate import Conjugate
+
+        return Conjugate(self)
+
     def surrogate(self, x: Any) -> LinearOperator:
         """The operator S with `f(x + d) <= f(x) + <gradient(x), d> + <d, S d> / 2` for all d.
 
@@ -213,6 +224,12 @@ class Functional(Operator):
     def _prox(self, x: Any, step: Any) -> Any:
         raise NotImplementedError(
             f"{self.name} has no proximal map in closed form; use its gradient or surrogate"
+        )
+
+    def _conjugate_value(self, p: Any) -> Any:
+        """The value of the convex conjugate at p."""
+        raise NotImplementedError(
+            f"the conjugate of {self.name} has no value in closed form; its prox may have one"
         )
 
     def _curvature(self) -> Any:

@@ -41,6 +41,12 @@ class Huber(Entries):
         capped = self._capped(size)
         return self._sum(capped * (size - 0.5 * capped))
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """`|p|^2 / 2` where no modulus is above delta."""
+        size = arrays.namespace(p).abs(p)
+        inside = size <= (1 + self._tolerance) * self.delta
+        return self._barrier(inside, 0.5 * self._sum(size * size))
+
     def _gradient(self, x: Array) -> Array:
         """`x`, where it is larger than delta shortened to that."""
         return x * self._slope(x)

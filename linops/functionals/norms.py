@@ -55,6 +55,10 @@ class L1(Entries):
     def _value(self, x: Array) -> Any:
         return self._sum(self._table("weights", x) * _modulus(x))
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """0 where no modulus is above w."""
+        return self._barrier(_modulus(p) <= (1 + self._tolerance) * self._table("weights", p))
+
     def _gradient(self, x: Array) -> Array:
         """`w x / |x|`, 0 where x is 0."""
         return self._table("weights", x) * _over(x, _nonzero(arrays.namespace(x).abs(x)))
@@ -116,6 +120,10 @@ class GroupL1(Entries):
 
     def _value(self, x: Array) -> Any:
         return self._sum(self._lengths(x))
+
+    def _conjugate_value(self, p: Array) -> Any:
+        """0 where no group is longer than 1."""
+        return self._barrier(self._lengths(p) <= 1 + self._tolerance)
 
     def _gradient(self, x: Array) -> Array:
         """Every group over its norm, 0 where that is 0."""
@@ -182,6 +190,11 @@ class L2(Entries):
         if isinstance(square, float):
             return square**0.5 * float(top)
         return _root(square) * arrays.cast(top, arrays.dtype_of(square))
+
+    def _conjugate_value(self, p: Array) -> Any:
+        """0 in the unit ball."""
+        length = self._length(p) + 0 * arrays.namespace(p).abs(p)
+        return self._barrier(length <= 1 + self._tolerance)
 
     def _gradient(self, x: Array) -> Array:
         """`x / |x|`, 0 at 0."""

@@ -47,6 +47,11 @@ class NuclearNorm(Entries):
         _, values, _ = self._decomposed(x)
         return dot(values, arrays.namespace(x).ones_like(values), self._space.ndim - 1)
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """0 where no singular value is above 1, to the rounding of decompositions."""
+        slack = self._tolerance * sum(self._space.shape[axis] for axis in self.axes)
+        return self._barrier(self._decomposed(p)[1][..., None] <= 1 + slack)
+
     def _gradient(self, x: Array) -> Array:
         left, values, right = self._decomposed(x)
         xp = arrays.namespace(x)

@@ -51,6 +51,11 @@ class _SquaredDistance(Entries):
         d = self._deviation(x)
         return 0.5 * self.weight * self.domain.inner(d, d)
 
+    def _conjugate_value(self, p: Array) -> Any:
+        """`|p|^2 / (2 weight) + <center, p>`."""
+        square = 0.5 * self.domain.inner(p, p) / self.weight
+        return square if self.center is None else square + self._sum(self._table("center", p) * p)
+
     def _gradient(self, x: Array) -> Array:
         return self.weight * self._deviation(x)
 

@@ -122,7 +122,9 @@ def check_conjugate(s: FunctionalSubject) -> None:
         for u, where in _rivals(s, x, p):
             d = plus(u, -1.0, p)
             found, bound = float(f(u)), at + inner(z, d)
-            if found < bound - 128 * s.eps * (abs(at) + abs(bound) + norm(z) * (norm(p) + norm(d))):
+            # z is a difference: its rounding is that of x.
+            sizes = (norm(z) + norm(x)) * (norm(p) + norm(d))
+            if found < bound - 128 * s.eps * (abs(at) + abs(bound) + sizes):
                 raise Failure(
                     f"conjugate_prox(x, {t}) is no subgradient at prox(x / {t}, {1 / t:.3g}): f is "
                     f"{found:.9g}, its bound {bound:.9g} {where}"

@@ -201,6 +201,14 @@ CASES = {
         {"space": SPACE, "first": 1.0, "second": 2.0},
         {"first": 2.0, "second": 3.0},
     ),
+    lo.AffineSubspace: (
+        {"A": lo.SumOver(SPACE, "x"), "b": np.ones(3)},
+        {"A": 2.0 * lo.SumOver(SPACE, "x"), "b": np.zeros(3)},
+    ),
+    lo.HalfSpace: (
+        {"space": SPACE, "normal": ONES, "bound": 0.0},
+        {"normal": ONES * 2, "bound": 1.0},
+    ),
     lo.GroupL1: ({"space": SPACE, "axis": "y"}, {"axis": "x"}),
     lo.Huber: ({"space": SPACE, "delta": 0.5}, {"delta": 0.6}),
     lo.L1: ({"space": SPACE, "weights": 1.0}, {"weights": ONES * 2}),
