@@ -51,7 +51,7 @@ class _Bounds(Entries):
 
     def _cost(self) -> Cost:
         _, real, mask, _ = self._sizes
-        return self._stated(5.0, 3 * real + mask)
+        return self._stated(5.0, 2 * real + 3 * mask)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """x clipped to the bounds, whatever the step."""
