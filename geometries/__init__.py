@@ -46,6 +46,12 @@ if TYPE_CHECKING:
         offset_to_center,
         sweep_centers,
     )
+    from geometries.scans.corrections import (
+        correct_beam_hardening,
+        normalize_air,
+        remove_rings,
+        repair_cells,
+    )
     from geometries.scans.files import Scan, load_scan
     from geometries.scans.preprocess import (
         LineIntegrals,
@@ -80,6 +86,7 @@ __all__ = [
     "angular_weights",
     "bin_detector",
     "center_to_offset",
+    "correct_beam_hardening",
     "crop_columns",
     "displaced_weights",
     "explain_fbp_into",
@@ -102,11 +109,14 @@ __all__ = [
     "helical_weights",
     "line_integrals",
     "load_scan",
+    "normalize_air",
     "offset_to_center",
     "pad_columns",
     "parker_weights",
     "perturb",
     "ramp_response",
+    "remove_rings",
+    "repair_cells",
     "saddle",
     "sinusoidal",
     "sweep_centers",
@@ -145,6 +155,10 @@ _LATER = {
     "helical_weights": "geometries.analytic.helical",
     "fbp_into": "geometries.analytic.streamed",
     "fdk_into": "geometries.analytic.streamed",
+    "correct_beam_hardening": "geometries.scans.corrections",
+    "normalize_air": "geometries.scans.corrections",
+    "remove_rings": "geometries.scans.corrections",
+    "repair_cells": "geometries.scans.corrections",
     "Scan": "geometries.scans.files",
     "load_scan": "geometries.scans.files",
     "find_center": "geometries.scans.center",

@@ -28,6 +28,7 @@ __all__ = [
     "fold_turn",
     "line_integrals",
     "pad_columns",
+    "real_values",
 ]
 
 
@@ -89,7 +90,7 @@ def line_integrals(
     """
     if not 0 < numeric.finite("floor", floor) < 1:
         raise ValueError(f"floor is {floor!r}; it is a transmission between 0 and 1")
-    host = _real(counts, "counts")
+    host = real_values(counts, "counts")
     dtype = np.dtype(
         "float64" if host.dtype.itemsize >= 8 and host.dtype.kind == "f" else "float32"
     )
@@ -279,7 +280,8 @@ def _resample(rows: np.ndarray, place: np.ndarray, u: np.ndarray) -> np.ndarray:
     return np.asarray(rows[..., left] * (1 - share) + rows[..., right] * share)
 
 
-def _real(values: Any, name: str) -> np.ndarray:
+def real_values(values: Any, name: str) -> np.ndarray:
+    """Real, finite numbers in NumPy, or an error that names them."""
     host = arrays.to_numpy(arrays.asarray(values, "preprocessing", name))
     if host.dtype.kind not in "biuf":
         raise DTypeError(f"{name} has dtype {host.dtype}; it is an array of real numbers")
@@ -295,7 +297,7 @@ def _real(values: Any, name: str) -> np.ndarray:
 
 
 def _field(values: Any, counts: np.ndarray, name: str) -> np.ndarray:
-    host = _real(values, name)
+    host = real_values(values, name)
     if host.ndim == counts.ndim and counts.ndim > 1:
         if len(host) == 0:
             raise ShapeError(f"{name} is a stack of no images")
@@ -327,7 +329,7 @@ def _interpolated(data: np.ndarray, dead: np.ndarray) -> np.ndarray:
 def _fitting(data: Array, geometry: Any) -> tuple[np.ndarray, Detector]:
     if not isinstance(geometry, (Beam, Trajectory)):
         raise GeometryError(f"geometry is {geometry!r}; it is a beam or a Trajectory")
-    host = _real(data, "data")
+    host = real_values(data, "data")
     shape = (geometry.views, *geometry.detector.shape)
     if host.shape[-len(shape) :] != shape:
         raise ShapeError(
