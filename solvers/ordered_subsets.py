@@ -18,6 +18,7 @@ from solvers.elements import chosen, clipped, products, subtract
 from solvers.loop import Run, no_graph
 from solvers.minimization import Controls
 from solvers.result import SolverResult
+from solvers.weights import GRAZING, reciprocal
 
 __all__ = ["Subset", "cut_subsets", "os_sart"]
 
@@ -152,13 +153,8 @@ def os_sart(
 def _weights(A: LinearOperator, ones: Array) -> tuple[Array, Array]:
     rows = A @ ones
     columns = A.H @ arrays.namespace(rows).ones_like(rows)
-    return _reciprocal(rows), _reciprocal(columns)
-
-
-def _reciprocal(s: Array) -> Array:
-    xp = arrays.namespace(s)
-    weighs = (s > 0) & (s >= 1e-6 * arrays.largest(s))
-    return xp.where(weighs, 1 / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
+    R, C = (reciprocal(s, 1.0, GRAZING * arrays.largest(s)) for s in (rows, columns))
+    return R, C
 
 
 def _far_apart(count: int) -> list[int]:

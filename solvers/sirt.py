@@ -25,10 +25,9 @@ from solvers.elements import (
 )
 from solvers.loop import Run, no_graph
 from solvers.result import SolverResult
+from solvers.weights import GRAZING, reciprocal
 
 __all__ = ["sirt"]
-
-_GRAZING = 1e-6
 
 
 @no_graph()
@@ -141,7 +140,7 @@ def sirt(
     if run.going:
         like = first(run.y)
         rows = A @ _ones(A.domain, like) if sums[0] is None else sums[0]
-        R = _reciprocal(rows, A.codomain, 1.0, _GRAZING)
+        R = _reciprocal(rows, A.codomain, 1.0, GRAZING)
         # Relaxation travels with C: one multiplication less in every iteration.
         columns = A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1]
         C = _reciprocal(columns, A.domain, relaxation)
@@ -173,12 +172,8 @@ def _reciprocal(sums: Any, space: AnySpace, factor: float, share: float = 0.0) -
     """`factor / sums`, 0 where they are not positive or below a share of the largest."""
 
     def part(s: Any) -> Any:
-        xp = arrays.namespace(s)
         if arrays.dtype_of(s).kind == "c":
-            s = xp.real(s)
-        weighs = s > 0
-        if share:
-            weighs = weighs & (s >= share * arrays.largest(s))
-        return xp.where(weighs, factor / xp.where(weighs, s, xp.ones_like(s)), xp.zeros_like(s))
+            s = arrays.namespace(s).real(s)
+        return reciprocal(s, factor, share * arrays.largest(s) if share else 0.0)
 
     return each(part, space.cleared(sums))

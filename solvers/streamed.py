@@ -28,7 +28,7 @@ from solvers.result import (
     RESIDUAL_REACHED,
     SolverResult,
 )
-from solvers.sirt import _GRAZING
+from solvers.weights import GRAZING, reciprocal
 from solvers.workspace import Vector, Workspace
 
 __all__ = ["cgls_into", "sirt_into"]
@@ -217,17 +217,17 @@ def sirt_into(
             run.begin(run.history[-1], math.sqrt(y.product(y)))
         if run.going:
             run.streams[0].run(_ones(A.domain), R.stores)
-            least = [_GRAZING * most for most in R.greatest()]
+            least = [GRAZING * most for most in R.greatest()]
             for store, share in zip(R.stores, least, strict=True):
                 Vector([store], R.count).set(
-                    lambda v, share=share: _reciprocal(v, 1.0, share), Vector([store], R.count)
+                    lambda v, share=share: reciprocal(v, 1.0, share), Vector([store], R.count)
                 )
             run.streams[1].run(_ones(A.codomain), C.stores)
-            C.set(lambda v: _reciprocal(v, relaxation, 0.0), C)
+            C.set(lambda v: reciprocal(v, relaxation), C)
         while run.going:
             r.set(np.multiply, R, r)
             run.back(r.stores, s)
-            x.set(lambda x, c, u: _clipped(x + c * u, low, high), x, C, s)
+            x.set(lambda x, c, u: clipped(x + c * u, low, high), x, C, s)
             run.forth(x, r)
             r.set(np.subtract, y, r)
             run.completed(math.sqrt(r.product(r)), {}, None)
@@ -378,13 +378,3 @@ class _Ones:
 
 def _ones(space: AnySpace) -> list[Any]:
     return [_Ones(member.shape, member.dtype) for member in space.members]
-
-
-def _reciprocal(sums: np.ndarray, factor: float, least: float) -> np.ndarray:
-    """`factor / sums`, 0 where they are not positive or below `least`."""
-    weighs = (sums > 0) & (sums >= least)
-    return np.where(weighs, factor / np.where(weighs, sums, 1), 0)
-
-
-def _clipped(x: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
-    return x if low is None and high is None else np.clip(x, low, high)

@@ -1,4 +1,4 @@
-"""Statistical weights of measurements, by name or as given."""
+"""Weights of measurements, by name or as given, and those of algebraic methods: inverse sums."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import numbers
 from typing import Any
 
 from linops import arrays
+from linops.arrays import Array
 from linops.space import Space
 from solvers.controls import non_negative
 from solvers.elements import admit, require_sums
 
-__all__ = ["measurement_weights"]
+__all__ = ["GRAZING", "measurement_weights", "reciprocal"]
+
+GRAZING = 1e-6
+"""The share of the longest ray below which a ray weighs nothing: it grazes a corner."""
 
 _NAMES = ("transmission", "transmission_root", "emission")
 
@@ -53,3 +57,12 @@ def measurement_weights(weights: Any, y: Any, space: Space) -> Any:
         w = admit(weights, space, "weights", like=y)
     require_sums(w, "weights")
     return w
+
+
+def reciprocal(sums: Array, factor: float = 1.0, least: Any = 0.0) -> Array:
+    """`factor / sums`, 0 where they are not positive or below `least`."""
+    xp = arrays.namespace(sums)
+    weighs = (sums > 0) & (sums >= least)
+    return xp.where(
+        weighs, factor / xp.where(weighs, sums, xp.ones_like(sums)), xp.zeros_like(sums)
+    )
