@@ -181,7 +181,13 @@ def methods(task: Task) -> Iterator[tuple[str, str, Callable[[], Any]]]:
         "TV",
         "Adam, from FBP",
         lambda: tv(
-            B, y, x0=start(task), weights=weights, weight=2.5, learning_rate=0.01, iterations=50
+            B,
+            y,
+            x0=start(task),
+            data_weights=weights,
+            weight=2.5,
+            learning_rate=0.01,
+            iterations=50,
         ),
     )
     prior = QGGMRF(B.domain, sigma_x=0.01)

@@ -11,14 +11,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops.arguments import checking, described, held
+from linops.arguments import described, held
 from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.controls import positive, positive_count
 from solvers.elements import add_scaled, chosen, each, products, ratio, scaled, subtract, zeros
-from solvers.loop import no_graph
-from solvers.minimization import Controls, begin_minimization
+from solvers.minimization import begin_minimization
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["admm"]
@@ -27,8 +27,7 @@ _RELATIVE = 10.0
 _FACTOR = 2.0
 
 
-@no_graph()
-@checking("f")
+@solver("f")
 def admm(
     f: Functional | None,
     terms: Sequence[tuple[Functional, LinearOperator]],
@@ -59,7 +58,7 @@ def admm(
     inner_iterations
         Steps of conjugate gradients for x in each iteration.
     **controls
-        As for `fista`. The residual is `sqrt(sum |K_i x - z_i|^2 + |rho sum K_i.H (z_i - z_i-)|^2)`
+        The residual is `sqrt(sum |K_i x - z_i|^2 + |rho sum K_i.H (z_i - z_i-)|^2)`
         with the last z_i-; the solve ends where it is at most `atol + rtol` times its first value.
 
     Returns

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative
@@ -22,7 +21,8 @@ from solvers.elements import (
     subtract,
     sums,
 )
-from solvers.loop import Run, no_graph
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
 
 __all__ = ["cgls"]
@@ -30,8 +30,7 @@ __all__ = ["cgls"]
 _REFRESH = LONGEST
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def cgls(
     A: LinearOperator,
     y: Any,
@@ -39,15 +38,8 @@ def cgls(
     iterations: int,
     x0: Any = None,
     damp: float = 0.0,
-    rtol: float = 0.0,
-    atol: float = 0.0,
     normal_rtol: float = 0.0,
-    callback: Any = None,
-    progress: bool = False,
-    checkpoint_directory: Any = None,
-    resume: Any = None,
-    checkpoint_every: int = 1,
-    keep: int | None = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `|y - A x|^2 + damp^2 |x|^2`.
 
@@ -64,18 +56,10 @@ def cgls(
         Start, zero by default.
     damp
         Tikhonov parameter.
-    rtol, atol
-        Ends where `|y - A x| <= atol + rtol |y|`, at the start too.
     normal_rtol
         Ends where `|A.H r - damp^2 x| <= normal_rtol |A.H y|`: what inconsistent data can reach.
-    callback
-        `callback(iteration, residual, solution)` after each iteration, counted from 1; `False`
-        ends the solve.
-    progress
-        Whether to draw a bar (needs tqdm).
-    checkpoint_directory, resume, checkpoint_every, keep
-        Where to save steps; a directory, step or rank's folder to go on from; how often; how
-        many to keep (None: all).
+    **controls
+        The residual is `|y - A x|`.
 
     Returns
     -------
@@ -101,16 +85,9 @@ def cgls(
         y,
         iterations=iterations,
         x0=x0,
-        rtol=rtol,
-        atol=atol,
-        callback=callback,
-        progress=progress,
-        checkpoint_directory=checkpoint_directory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
         settings={"damp": damp},
         tolerances={"normal_rtol": normal_rtol},
+        **controls,
     )
     square = np.asarray(damp * damp) if damp else None
     rows, columns = A.codomain, A.domain

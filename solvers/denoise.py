@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.elementary.identity import Identity
 from linops.functionals import Functional
 from linops.space import Space
 from solvers.controls import positive
 from solvers.elements import require_finite
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.vcd import vcd
 
@@ -23,9 +23,22 @@ _MEDIAN = 0.674489750196082
 """The median of the modulus of a standard normal number."""
 
 
-@checking("prior")
+@solver("prior")
 def denoise(
-    prior: Functional, image: Any, sigma: float | None = None, iterations: int = 20, **options: Any
+    prior: Functional,
+    image: Any,
+    sigma: float | None = None,
+    *,
+    iterations: int = 20,
+    x0: Any = None,
+    partitions: Any = None,
+    seed: int = 0,
+    weights: Any = None,
+    bounds: tuple[float | None, float | None] | None = None,
+    max_step: float = 1.5,
+    change_rtol: float = 0.0,
+    roi: Any = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `|image - x|^2 / (2 sigma^2) + prior(x)`: the proximal map of the prior.
 
@@ -42,8 +55,12 @@ def denoise(
         no noise is found comes back as it is, after no iteration.
     iterations
         Passes over all positions at most.
-    options
-        The other arguments of `vcd`, by name.
+    x0
+        Start, by default the image.
+    partitions, seed, weights, bounds, max_step, change_rtol, roi
+        As for `vcd`.
+    **controls
+        The residual is `|image - x|`.
 
     Returns
     -------
@@ -70,8 +87,11 @@ def denoise(
     noise = estimate_noise(image) if sigma is None else positive("sigma", sigma)
     if not noise:
         noise, iterations = 1.0, 0
-    options.setdefault("x0", image)
-    return vcd(Identity(space), image, prior, sigma_y=noise, iterations=iterations, **options)
+    return vcd(
+        Identity(space), image, prior, sigma_y=noise, iterations=iterations,
+        x0=image if x0 is None else x0, partitions=partitions, seed=seed, weights=weights,
+        bounds=bounds, max_step=max_step, change_rtol=change_rtol, roi=roi, **controls,
+    )  # fmt: skip
 
 
 def estimate_noise(image: Any) -> float:

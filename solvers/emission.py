@@ -8,19 +8,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.elements import admit, chosen, products, require_finite, subtract
-from solvers.loop import Run, no_graph
-from solvers.minimization import Controls
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.ordered_subsets import cut_subsets
 from solvers.result import SolverResult
 
 __all__ = ["mlem", "osem"]
 
 
+@solver("A")
 def mlem(
     A: LinearOperator,
     counts: Any,
@@ -48,7 +48,7 @@ def mlem(
     x0
         Start > 0, by default ones.
     **controls
-        As for `cgls`; the residual is `|counts - background - A x|`.
+        The residual is `|counts - background - A x|`.
 
     Returns
     -------
@@ -69,8 +69,7 @@ def mlem(
     return osem(A, counts, background, iterations=iterations, x0=x0, subsets=1, **controls)
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def osem(
     A: LinearOperator,
     counts: Any,
@@ -94,7 +93,7 @@ def osem(
         How many subsets of which axis of the codomain: subset s has the planes s, s + n, ...; or
         the planes of each.
     **controls
-        As for `cgls`.
+        As for `mlem`.
 
     Returns
     -------

@@ -8,13 +8,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.functionals import Functional
 from solvers.compiled import iterate
 from solvers.controls import non_negative, positive
 from solvers.elements import add_scaled, chosen, each, products, subtract
-from solvers.loop import Run, no_graph
-from solvers.minimization import Controls, begin_minimization, find_curvature, proximal
+from solvers.loop import Run
+from solvers.minimization import begin_minimization, find_curvature, proximal
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["fista"]
@@ -23,8 +23,7 @@ _SHRINK = 0.5
 _ROOM = 1.01
 
 
-@no_graph()
-@checking("f")
+@solver("f")
 def fista(
     f: Functional,
     g: Functional | None = None,

@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops.arguments import checking
 from linops.functionals import Functional, LeastSquares
 from linops.linear_operator import LinearOperator
 from solvers.controls import bounds_pair, positive
@@ -21,8 +20,9 @@ from solvers.elements import (
     scaled,
     subtract,
 )
-from solvers.loop import Run, no_graph
-from solvers.minimization import Controls, begin_minimization, find_curvature
+from solvers.loop import Run
+from solvers.minimization import begin_minimization, find_curvature
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["gradient_descent", "landweber"]
@@ -30,8 +30,7 @@ __all__ = ["gradient_descent", "landweber"]
 _ROOM = 1.01
 
 
-@no_graph()
-@checking("f")
+@solver("f")
 def gradient_descent(
     f: Functional,
     *,
@@ -59,7 +58,7 @@ def gradient_descent(
     bounds
         `(low, high)`, None where there is no bound.
     **controls
-        As for `fista`. The residual is the length of the projected gradient.
+        The residual is the length of the projected gradient.
 
     Returns
     -------
@@ -75,8 +74,7 @@ def gradient_descent(
     return _descend(run, f.gradient, space, length, barzilai_borwein, low, high, f)
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def landweber(
     A: LinearOperator,
     y: Any,
@@ -106,7 +104,7 @@ def landweber(
     barzilai_borwein, bounds
         As for `gradient_descent`.
     **controls
-        As for `cgls`; the residual is `|y - A x|`, the solve ends where it is at most
+        The residual is `|y - A x|`, the solve ends where it is at most
         `atol + rtol |y|`.
 
     Returns

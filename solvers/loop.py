@@ -7,9 +7,7 @@ state it needs, is the solver's own business.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +31,7 @@ from solvers.elements import (
     require_finite,
     zeros,
 )
+from solvers.options import ranks_meet
 from solvers.result import (
     CALLBACK_STOPPED,
     LIMIT_REACHED,
@@ -41,7 +40,7 @@ from solvers.result import (
 )
 from solvers.together import agreed, described, same_answer
 
-__all__ = ["Run", "no_graph", "refuse_traced"]
+__all__ = ["Run", "refuse_traced"]
 
 
 class Run:
@@ -62,7 +61,8 @@ class Run:
     tolerances
         Further tolerances of the solver; like rtol and atol they may change on resuming.
     by_residual
-        Whether a small residual ends the solve; with a prior an exact fit is not the aim.
+        Whether an exact fit ends the solve where no tolerance is given; with a prior it is not
+        the aim.
     true_adjoint
         Whether the algorithm rests on `A.H` being the adjoint; a warning tells where it is not.
     """
@@ -140,7 +140,7 @@ class Run:
         self._reasons: dict[tuple[int, ...], tuple[str, bool]] = {}
         self.active = np.ones(self.batch, bool)
         self._saved_at = -1
-        self._by_residual = by_residual
+        self._by_residual = by_residual or self._rtol > 0 or self._atol > 0
         self._tolerances = {"rtol": self._rtol, "atol": self._atol, **(tolerances or {})}
         for path, of in ((checkpoint_directory, "checkpoint_directory"), (resume, "resume")):
             held("Path | None", path, name, of)
@@ -315,6 +315,7 @@ class Run:
         for name, value in settings.items():
             if value is None or isinstance(value, (bool, int, float, str)):
                 wanted[name] = repr(value)
+        ranks_meet()
         agreed(like, wanted, failure)
         # One rank may have a callback that the others have not.
         self._together_watched = same_answer(like, self._callback is not None, None)
@@ -411,14 +412,3 @@ def _only(batch: tuple[int, ...], index: list[int]) -> np.ndarray:
     members = np.zeros(batch, bool)
     members[tuple(index)] = True
     return members
-
-
-@contextlib.contextmanager
-def no_graph() -> Any:
-    """Record no derivatives inside; torch is not imported for it."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-    else:
-        with torch.no_grad():
-            yield

@@ -7,19 +7,17 @@ from typing import Any, Unpack
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative
 from solvers.elements import add_scaled, chosen, each, products, subtract, zeros
-from solvers.loop import Run, no_graph
-from solvers.minimization import Controls
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.result import LEAST_SQUARES_REACHED, SolverResult
 
 __all__ = ["lsmr"]
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def lsmr(
     A: LinearOperator,
     y: Any,
@@ -40,7 +38,7 @@ def lsmr(
         Ends where `|A.H r| <= normal_rtol |A| |r|`, with the norm of A as it is estimated: a bound
         on the relative backward error of a least-squares solution.
     **controls
-        As for `cgls`.
+        The residual is `|y - A x|`.
 
     Returns
     -------

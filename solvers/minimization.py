@@ -8,28 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from linops import arrays
 from linops.algebra.structure import leaves
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
 from solvers.loop import Run
+from solvers.options import Controls
 
-__all__ = ["Controls", "begin_minimization", "find_curvature", "proximal"]
-
-
-class Controls(TypedDict, total=False):
-    """The controls that every solver takes beside `iterations`, as `cgls` documents them."""
-
-    rtol: float
-    atol: float
-    callback: Any
-    progress: bool
-    checkpoint_directory: Any
-    resume: Any
-    checkpoint_every: int
-    keep: int | None
+__all__ = ["begin_minimization", "find_curvature", "proximal"]
 
 
 class _Problem(NamedTuple):
@@ -67,12 +55,6 @@ def begin_minimization(
     settings
         Numbers that identify the solve too.
     """
-    unknown = set(controls) - set(Controls.__annotations__)
-    if unknown:
-        raise TypeError(
-            f"{name}() got an unexpected keyword {sorted(unknown)[0]!r}; controls are "
-            f"{', '.join(Controls.__annotations__)}"
-        )
     operators = [part for part in parts.values() if isinstance(part, Operator)]
     start = x0
     if x0 is None:

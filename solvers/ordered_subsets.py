@@ -8,15 +8,14 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.arrays import Array
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, positive, positive_count
 from solvers.elements import chosen, clipped, products, subtract
-from solvers.loop import Run, no_graph
-from solvers.minimization import Controls
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.weights import GRAZING, reciprocal
 
@@ -71,8 +70,7 @@ def cut_subsets(
     return [Subset(A.rows(p, names[number]), p, number - len(names)) for p in planes]
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def os_sart(
     A: LinearOperator,
     y: Any,
@@ -107,7 +105,7 @@ def os_sart(
     relaxation, decay
         lambda in (0, 2), multiplied by `decay` in (0, 1] after each pass.
     **controls
-        As for `cgls`; the residual is `|y - A x|` after each pass.
+        The residual is `|y - A x|` after each pass.
 
     Returns
     -------

@@ -7,13 +7,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops.arguments import checking
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative, positive
 from solvers.elements import add_scaled, chosen, products, scaled, subtract, zeros
-from solvers.loop import no_graph
-from solvers.minimization import Controls, begin_minimization, proximal
+from solvers.minimization import begin_minimization, proximal
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["pdhg"]
@@ -21,8 +20,7 @@ __all__ = ["pdhg"]
 _ROOM = 1.01
 
 
-@no_graph()
-@checking("f", "K")
+@solver("f", "K")
 def pdhg(
     f: Functional,
     g: Functional | None,
@@ -58,7 +56,7 @@ def pdhg(
         gamma > 0 with `g - gamma |x|^2 / 2` convex: steps that converge as 1/k^2 (Chambolle, Pock
         2011, algorithm 2).
     **controls
-        As for `fista`. The residual is that of the optimality conditions,
+        The residual is that of the optimality conditions,
         `sqrt(|(x - x+) / tau - K.H (p - p+)|^2 + |(p - p+) / sigma - K (x - x+)|^2)`; the solve
         ends where it is at most `atol + rtol` times its first value.
 

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from linops import arrays
-from linops.arguments import checking
 from linops.functionals import Proximity
 from linops.linear_operator import LinearOperator
 from linops.space import Space
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.vcd import vcd
 
 __all__ = ["prox_map"]
 
 
-@checking("A")
+@solver("A")
 def prox_map(
     A: LinearOperator,
     y: Any,
     v: Any,
     sigma_prox: float,
+    *,
     weights: Any = None,
     sigma_y: float | None = None,
     iterations: int = 3,
     x0: Any = None,
-    **options: Any,
+    partitions: Any = None,
+    seed: int = 0,
+    bounds: tuple[float | None, float | None] | None = None,
+    max_step: float = 1.5,
+    change_rtol: float = 0.0,
+    roi: Any = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `sum w (y - A x)^2 / (2 sigma_y^2) + |x - v|^2 / (2 sigma_prox^2)`.
 
@@ -42,8 +49,10 @@ def prox_map(
         to the data alone.
     x0
         Start, v by default.
-    options
-        The other arguments of `vcd`, by name.
+    partitions, seed, bounds, max_step, change_rtol, roi
+        As for `vcd`.
+    **controls
+        As for `vcd`.
 
     Returns
     -------
@@ -63,5 +72,8 @@ def prox_map(
     domain.check_shape(v, "prox_map: v")
     plain = Space(domain.shape, domain.dtype, domain.axes, domain.spacing)
     prior = Proximity(arrays.to_numpy(domain.gather(v)), sigma_prox, plain)
-    start = v if x0 is None else x0
-    return vcd(A, y, prior, weights, sigma_y, iterations, x0=start, **options)
+    return vcd(
+        A, y, prior, weights=weights, sigma_y=sigma_y, iterations=iterations,
+        x0=v if x0 is None else x0, partitions=partitions, seed=seed, bounds=bounds,
+        max_step=max_step, change_rtol=change_rtol, roi=roi, **controls,
+    )  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers.compiled import iterate
@@ -23,15 +22,15 @@ from solvers.elements import (
     subtract,
     zeros,
 )
-from solvers.loop import Run, no_graph
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.weights import GRAZING, reciprocal
 
 __all__ = ["sirt"]
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def sirt(
     A: LinearOperator,
     y: Any,
@@ -42,14 +41,7 @@ def sirt(
     bounds: tuple[float | None, float | None] | None = (0, None),
     row_sums: Any = None,
     column_sums: Any = None,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    callback: Any = None,
-    progress: bool = False,
-    checkpoint_directory: Any = None,
-    resume: Any = None,
-    checkpoint_every: int = 1,
-    keep: int | None = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Iterate `x += relaxation C A.H (R (y - A x))`, clipped to `bounds`.
 
@@ -70,10 +62,10 @@ def sirt(
         `(low, high)`, None for no bound.
     row_sums, column_sums
         Sums of |A| along rows (an element of the codomain) and columns (of the domain).
-    iterations, x0, rtol, atol, callback, progress
+    iterations, x0
         As for `cgls`.
-    checkpoint_directory, resume, checkpoint_every, keep
-        As for `cgls`.
+    **controls
+        The residual is `|y - A x|`.
 
     Raises
     ------
@@ -101,20 +93,13 @@ def sirt(
         true_adjoint=False,
         iterations=iterations,
         x0=x0,
-        rtol=rtol,
-        atol=atol,
-        callback=callback,
-        progress=progress,
-        checkpoint_directory=checkpoint_directory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
         settings={
             "relaxation": relaxation,
             "bounds": [low, high],
             "row_sums": row_sums,
             "column_sums": column_sums,
         },
+        **controls,
     )
     sums = [
         None if given is None else admit(given, space, name, like=run.y)

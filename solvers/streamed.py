@@ -19,6 +19,7 @@ from linops.stores.apply import Stream, admitted_stores
 from linops.stores.protocol import flush
 from solvers import controls
 from solvers.cgls import _REFRESH
+from solvers.elements import clipped
 from solvers.fingerprint import fingerprint
 from solvers.result import (
     BREAKDOWN,

@@ -10,12 +10,11 @@ size; the primal-dual method (Chambolle, Pock 2011) finds the minimum and says h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from linops import arrays
-from linops.arguments import checking
 from linops.functionals import TotalVariation
 from linops.linear_operator import LinearOperator
 from linops.space import Space
@@ -30,7 +29,8 @@ from solvers.elements import (
     require_finite,
     subtract,
 )
-from solvers.loop import Run, no_graph
+from solvers.loop import Run
+from solvers.options import Controls, solver
 from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
 from solvers.start import analytic_start, chosen_start, typical_size
@@ -43,8 +43,7 @@ _FLOOR = 1e-8
 _STEP = 0.05
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def tv(
     A: LinearOperator,
     y: Any,
@@ -55,16 +54,9 @@ def tv(
     method: str = "adam",
     learning_rate: float | None = None,
     spacing: float | Sequence[float] | None = None,
-    weights: Any = None,
+    data_weights: Any = None,
     eps: float | None = None,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    callback: Any = None,
-    progress: bool = False,
-    checkpoint_directory: Any = None,
-    resume: Any = None,
-    checkpoint_every: int = 1,
-    keep: int | None = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `|A x - y|^2_W / (2 N) + weight * mean(sqrt(|G x|^2 + eps))` over x >= 0.
 
@@ -93,15 +85,15 @@ def tv(
         automatic weight `(x / (1000 spacing))^2` for the typical size of x.
     spacing
         Pitch of each axis in the prior; by default that of the domain.
-    weights
+    data_weights
         Statistical weights W >= 0, an array of the codomain's shape.
     x0
         Start; by default the analytic reconstruction, scaled to fit y, where A knows one
         (projectors), else zero. `"zero"` for zero.
-    iterations, rtol, atol, callback, progress
-        As for `cgls`.
-    checkpoint_directory, resume, checkpoint_every, keep
-        As for `cgls`.
+    iterations
+        The most to make; when resuming, in total.
+    **controls
+        The residual is `|y - A x|`.
 
     Returns
     -------
@@ -132,11 +124,11 @@ def tv(
         raise ValueError(f"tv wants real values, got {A.domain} -> {A.codomain}")
     prior = TotalVariation(A.domain, spacing, eps=_EPS if eps is None else eps, reduction="mean")
     W = None
-    if weights is not None:
-        W = admit(weights, A.codomain, "weights", like=y)
-        require_finite(W, "weights")
+    if data_weights is not None:
+        W = admit(data_weights, A.codomain, "data_weights", like=y)
+        require_finite(W, "data_weights")
         if arrays.item(arrays.namespace(W).any(W < 0)):
-            raise ValueError("weights holds negative entries; they are >= 0")
+            raise ValueError("data_weights holds negative entries; they are >= 0")
     settings = {"weight": weight, "spacing": list(prior.spacing), "weights": W, "eps": eps}
     settings["start"] = "analytic" if analytic else "given"
     if method == "adam":
@@ -147,15 +139,8 @@ def tv(
         y,
         iterations=iterations,
         x0=x0,
-        rtol=rtol,
-        atol=atol,
-        callback=callback,
-        progress=progress,
-        checkpoint_directory=checkpoint_directory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
         settings=settings,
+        **controls,
     )
     begun = _begun(run, analytic, W)
     size = np.asarray(1.0)

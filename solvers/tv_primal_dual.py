@@ -17,15 +17,13 @@ import numpy as np
 
 from linops import arrays
 from linops.functionals import TotalVariation
-from linops.linear_operator import LinearOperator
 from solvers.compiled import iterate
 from solvers.elements import chosen, products, subtract
 from solvers.loop import Run
 from solvers.result import SolverResult
 
-__all__ = ["operator_norm", "primal_dual"]
+__all__ = ["primal_dual"]
 
-_POWER_STEPS = 20
 _SAFETY = 1.05
 _NEWTON_STEPS = 6
 _DATA_STEP = 0.25
@@ -60,7 +58,7 @@ def primal_dual(
         return run.result()
     # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever the
     # units. The two shares of the step's budget were tuned on small scans.
-    norm = operator_norm(A, y) * _SAFETY
+    norm = float(A.norm()) * _SAFETY
     (space,) = prior.domain.members
     pitches = zip(space.shape, prior.spacing, strict=True)
     edge = math.sqrt(sum(4.0 / h**2 for n, h in pitches if n > 1))
@@ -122,23 +120,6 @@ def _moved(
         )
     rows, faces = A.codomain.pinned, G.codomain.pinned
     return (A.domain.pinned(moved), rows(p), faces(q), rows(ahead), faces(bent)), values
-
-
-def operator_norm(A: LinearOperator, like: Any) -> float:
-    """The largest singular value from below, by a few power steps on `A.H A`."""
-    start: Any = A.domain.random(0, like)
-    v = abs(start)
-    value = 0.0
-    for _ in range(_POWER_STEPS):
-        length = math.sqrt(float(products((A.domain, v, v))[0]))
-        if length == 0:
-            return 0.0
-        image = A @ (v * (1.0 / length))
-        before, value = value, math.sqrt(float(products((A.codomain, image, image))[0]))
-        if abs(value - before) <= 1e-3 * value:
-            break
-        v = A.H @ image
-    return value
 
 
 def _dual_edges(b: Any, axis: int, sigma: Any, lam: Any, eps: Any) -> Any:

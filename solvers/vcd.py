@@ -10,17 +10,17 @@ subset, and how a pass of them runs, is in `solvers/subsets.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from linops.arguments import checking
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite
-from solvers.loop import Run, no_graph, refuse_traced
+from solvers.loop import Run, refuse_traced
+from solvers.options import Controls, solver
 from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
 from solvers.subsets import Descent
@@ -31,12 +31,12 @@ __all__ = ["vcd"]
 _REFRESH = 10
 
 
-@no_graph()
-@checking("A")
+@solver("A")
 def vcd(
     A: LinearOperator,
     y: Any,
     prior: Functional | None = None,
+    *,
     weights: Any = None,
     sigma_y: float | None = None,
     iterations: int = 15,
@@ -45,15 +45,9 @@ def vcd(
     x0: Any = None,
     bounds: tuple[float | None, float | None] | None = None,
     max_step: float = 1.5,
-    rtol: float = 0.0,
+    change_rtol: float = 0.0,
     roi: Any = None,
-    *,
-    callback: Any = None,
-    progress: bool = False,
-    checkpoint_directory: Any = None,
-    resume: Any = None,
-    checkpoint_every: int = 1,
-    keep: int | None = None,
+    **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `sum w (y - A x)^2 / (2 sigma_y^2) + prior(x)` by coordinate descent.
 
@@ -86,12 +80,12 @@ def vcd(
         `(low, high)`, None for no bound; x0 is clipped to it.
     max_step
         The longest step in units of the scaled gradient, below 2.
-    rtol
-        Ends where `sum |change| < rtol * sum |x|` over a pass.
+    change_rtol
+        Ends where `sum |change| < change_rtol * sum |x|` over a pass.
     roi
         None, `"ellipse"` (inscribed in the plane), or a 0/1 mask of the plane.
-    callback, progress, checkpoint_directory, resume, checkpoint_every, keep
-        As for `cgls`; one call a pass.
+    **controls
+        An iteration is a pass; the residual is `|y - A x|`.
 
     Returns
     -------
@@ -123,7 +117,7 @@ def vcd(
     if max_step >= 2:
         raise ValueError(f"max_step is {max_step}; from 2 on the objective may rise")
     seed = whole("seed", seed)
-    change_rtol = non_negative("rtol", rtol)
+    change_rtol = non_negative("change_rtol", change_rtol)
     plane = plane_of(domain)
     positions = region(roi, plane)
     schedule = Partitions.of(partitions)
@@ -135,12 +129,6 @@ def vcd(
         y,
         iterations=iterations,
         x0=x0,
-        callback=callback,
-        progress=progress,
-        checkpoint_directory=checkpoint_directory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
         settings={
             "prior": prior,
             "weights": w,
@@ -153,6 +141,7 @@ def vcd(
         },
         tolerances={"change": change_rtol},
         by_residual=False,
+        **controls,
     )
     x = clipped(run.x, low, high) if run.started else run.x
     lowered: Any = None if prior is None else domain.lower(prior)

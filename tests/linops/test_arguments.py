@@ -134,7 +134,7 @@ def test_what_can_only_be_an_operator_is_wrapped(kind: str) -> None:
         lambda: solvers.cgls(lo.Identity(S), S.ones(), x0=MASKED, iterations=1),
         lambda: solvers.sirt(lo.Identity(S), MASKED, iterations=1),
         lambda: solvers.tv(lo.Identity(S), MASKED, iterations=1),
-        lambda: solvers.tv(lo.Identity(S), S.ones(), weights=MASKED, iterations=1),
+        lambda: solvers.tv(lo.Identity(S), S.ones(), data_weights=MASKED, iterations=1),
         lambda: solvers.vcd(lo.Identity(S), MASKED, iterations=1),
         lambda: solvers.vcd(lo.Identity(S), S.ones(), weights=MASKED, iterations=1),
     ],

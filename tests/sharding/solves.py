@@ -24,7 +24,7 @@ SOLVES: dict[str, Solve] = {
     "tv pdhg": lambda A, y: solvers.tv(
         A, y, weight=0.1, x0="zero", iterations=60, rtol=0.12, method="pdhg"
     ),
-    "vcd": lambda A, y: solvers.vcd(A, y, iterations=30, rtol=2e-2, partitions=2),
+    "vcd": lambda A, y: solvers.vcd(A, y, iterations=30, change_rtol=2e-2, partitions=2),
 }
 
 

@@ -47,9 +47,9 @@ def test_weights_of_measurements_are_cut_with_them(method: str) -> None:
     A, y = problem(7)
     W = np.random.default_rng(2).random(y.shape)
     W[3] = 0
-    wanted = solvers.tv(A, y, iterations=4, weight=0.1, weights=W, method=method)
+    wanted = solvers.tv(A, y, iterations=4, weight=0.1, data_weights=W, method=method)
     B = plan(A, devices=3, partition="view").lower()
-    got = solvers.tv(B, y, iterations=4, weight=0.1, weights=W, method=method)
+    got = solvers.tv(B, y, iterations=4, weight=0.1, data_weights=W, method=method)
     np.testing.assert_allclose(got.solution, wanted.solution, rtol=0, atol=1e-10)
 
 

@@ -91,7 +91,7 @@ def test_pdhg_finds_the_minimum(weighted, scale, namespace):
         method="pdhg",
         weight=weight,
         spacing=spacing,
-        weights=to(W, namespace) if weighted else None,
+        data_weights=to(W, namespace) if weighted else None,
     )
     x, best = minimum(M, y, (3, 4), weight, W, spacing)
     objective = np.array(result.histories["objective"])
@@ -118,9 +118,9 @@ def test_weights_of_zero_leave_measurements_out():
     y = golden_data()
     W = np.ones(15)
     W[7:] = 0
-    with_zeros = tv(golden_operator((2, 3)), y, iterations=20, weights=W, weight=0.1)
+    with_zeros = tv(golden_operator((2, 3)), y, iterations=20, data_weights=W, weight=0.1)
     y[7:] = 1e3
-    other = tv(golden_operator((2, 3)), y, iterations=20, weights=W, weight=0.1)
+    other = tv(golden_operator((2, 3)), y, iterations=20, data_weights=W, weight=0.1)
     np.testing.assert_allclose(with_zeros.solution, other.solution, rtol=1e-12)
 
 
@@ -164,9 +164,9 @@ def test_zero_data_and_zero_iterations(method):
         dict(weight=float("nan")),
         dict(learning_rate=0),
         dict(method="newton"),
-        dict(weights=-np.ones(15)),
-        dict(weights=np.ones(3)),
-        dict(weights=np.full(15, np.nan)),
+        dict(data_weights=-np.ones(15)),
+        dict(data_weights=np.ones(3)),
+        dict(data_weights=np.full(15, np.nan)),
         dict(spacing=0),
         dict(spacing=(1, 1)),
         dict(iterations=-1),

@@ -52,7 +52,7 @@ def minimiser(bounds=None):
 def test_golden_minimiser_is_where_it_rests(count):
     A, y, w, prior = system()
     best = minimiser()
-    result = vcd(A, y, prior, w, 0.1, 30, partitions=count, x0=best)
+    result = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=30, partitions=count, x0=best)
     x = result.solution
     assert result.histories["objective"][-1] == pytest.approx(8.493540491457, rel=1e-8)
     for got, want in (
@@ -66,7 +66,12 @@ def test_golden_minimiser_is_where_it_rests(count):
     assert result.histories["data_rms"][-1] == pytest.approx(rms, rel=1e-9)
     start = 50 * (w * y**2).sum()
     assert start == pytest.approx(117316.28058, rel=1e-9)
-    objective = [start, *vcd(A, y, prior, w, 0.1, 100, partitions=count).histories["objective"]]
+    objective = [
+        start,
+        *vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=100, partitions=count).histories[
+            "objective"
+        ],
+    ]
     assert (np.diff(objective) <= 1e-12 * np.array(objective[:-1])).all()
     assert 8.4935404 <= objective[-1] < 8.4935404 + 0.001 * start
 
@@ -75,7 +80,17 @@ def test_golden_minimiser_is_where_it_rests(count):
 def test_golden_minimiser_with_bounds(count):
     A, y, w, prior = system()
     best = minimiser((0, None))
-    result = vcd(A, y, prior, w, 0.1, 50, partitions=count, bounds=(0, None), x0=best)
+    result = vcd(
+        A,
+        y,
+        prior,
+        weights=w,
+        sigma_y=0.1,
+        iterations=50,
+        partitions=count,
+        bounds=(0, None),
+        x0=best,
+    )
     x = result.solution
     assert result.histories["objective"][-1] == pytest.approx(8.594903, abs=2e-6)
     for got, want in (
@@ -91,9 +106,9 @@ def test_golden_minimiser_with_bounds(count):
         A,
         y,
         prior,
-        w,
-        0.1,
-        200,
+        weights=w,
+        sigma_y=0.1,
+        iterations=200,
         partitions=count,
         bounds=(0, None),
         callback=lambda k, r, x: seen.append(float(x.min())),
@@ -120,9 +135,10 @@ def test_bounded_solutions_meet_the_optimality_conditions():
 @pytest.mark.parametrize("namespace", ["torch", "jax"])
 def test_namespaces_agree(namespace):
     options = dict(partitions=[2, 3], bounds=(0, None), seed=3)
-    reference = vcd(*system()[:2], system()[3], system()[2], 0.1, 3, **options)
+    A, y, w, prior = system()
+    reference = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=3, **options)
     A, y, w, prior = system(namespace)
-    result = vcd(A, y, prior, w, 0.1, 3, **options)
+    result = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=3, **options)
     assert type(result.solution) is type(y)
     rtol = 1e-10 if namespace == "torch" else 2e-3
     np.testing.assert_allclose(result.solution, reference.solution, rtol=rtol, atol=rtol)
@@ -208,9 +224,9 @@ def test_the_objective_never_rises(seed, count, dtype, bounded, q, order):
         A,
         y,
         prior,
-        w,
-        0.7,
-        8,
+        weights=w,
+        sigma_y=0.7,
+        iterations=8,
         partitions=Partitions(count, order),
         bounds=(0, 1.5) if bounded else None,
         x0=rng.random((2, 2, 3)),
@@ -226,15 +242,15 @@ def test_half_the_measurements_at_weight_zero():
     A, y, w, prior = system()
     w = w.copy()
     w[::2] = 0
-    left = vcd(A, y, prior, w, 0.1, 40, partitions=9)
+    left = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=40, partitions=9)
     M = A.to_dense()[1::2]
     B = lo.Matrix(M, domain=A.domain)
-    right = vcd(B, y[1::2], prior, w[1::2], 0.1, 40, partitions=9)
+    right = vcd(B, y[1::2], prior, weights=w[1::2], sigma_y=0.1, iterations=40, partitions=9)
     np.testing.assert_allclose(left.solution, right.solution, atol=1e-5)
     y = y.copy()
     y[0] = np.nan
     with pytest.raises(ValueError, match=r"y\[0\] is nan"):
-        vcd(A, y, prior, w)
+        vcd(A, y, prior, weights=w)
 
 
 def test_named_weights():
@@ -246,40 +262,52 @@ def test_named_weights():
         ("emission", 1 / (abs(y) + 0.1)),
         (2.0, np.full(20, 2.0)),
     ):
-        named = vcd(A, y, prior, name, 0.1, 3)
-        given_ = vcd(A, y, prior, w, 0.1, 3)
+        named = vcd(A, y, prior, weights=name, sigma_y=0.1, iterations=3)
+        given_ = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=3)
         np.testing.assert_array_equal(named.solution, given_.solution)
     for bad in ("beer", -1.0, -np.ones(20), np.full(20, np.inf)):
         with pytest.raises(ValueError, match="weights"):
-            vcd(A, y, prior, bad)
+            vcd(A, y, prior, weights=bad)
 
 
 def test_region_and_start():
     A, y, w, prior = system()
     x0 = np.full((3, 3, 3), 0.3)
     mask = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
-    result = vcd(A, y, prior, w, 0.1, 5, x0=x0, roi=mask)
+    result = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=5, x0=x0, roi=mask)
     outside = mask == 0
     assert (result.solution[:, outside] == 0.3).all()
     assert (result.solution[:, ~outside] != 0.3).all()
     assert (x0 == 0.3).all()
-    np.testing.assert_array_equal(vcd(A, y, prior, w, 0.1, 0, x0=x0).solution, x0)
-    assert not vcd(A, 0 * y, prior, w, 0.1, 3).solution.any()
+    np.testing.assert_array_equal(
+        vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=0, x0=x0).solution, x0
+    )
+    assert not vcd(A, 0 * y, prior, weights=w, sigma_y=0.1, iterations=3).solution.any()
 
 
 def test_stopping():
     A, y, w, prior = system()
-    result = vcd(A, y, prior, w, 0.1, 500, partitions=9, rtol=1e-3)
+    result = vcd(
+        A, y, prior, weights=w, sigma_y=0.1, iterations=500, partitions=9, change_rtol=1e-3
+    )
     change = result.histories["change"]
     assert result.converged is True and result.reason == "relative change reached"
     assert change[-1] < 1e-3 and min(change[:-1]) >= 1e-3
     assert len(result.residual_history) == result.iterations + 1 == len(change) + 1
-    short = vcd(A, y, prior, w, 0.1, 2)
+    short = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=2)
     assert short.converged is False and short.reason == "iteration limit reached"
-    stopped = vcd(A, y, prior, w, 0.1, 9, callback=lambda k, r, x: k < 3)
+    stopped = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=9, callback=lambda k, r, x: k < 3)
     assert stopped.iterations == 3 and stopped.reason == "callback stopped"
     kept = []
-    vcd(A, y, prior, w, 0.1, 3, callback=lambda k, r, x: kept.append((x, x.copy(), r)))
+    vcd(
+        A,
+        y,
+        prior,
+        weights=w,
+        sigma_y=0.1,
+        iterations=3,
+        callback=lambda k, r, x: kept.append((x, x.copy(), r)),
+    )
     for shown, copied, residual in kept:
         np.testing.assert_array_equal(shown, copied)
         assert not shown.flags.writeable
@@ -313,9 +341,12 @@ def test_error_does_not_drift_in_float32():
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_seed_decides_everything(seed):
     A, y, w, prior = system()
-    first, second = (vcd(A, y, prior, w, 0.1, 3, partitions=4, seed=seed) for _ in range(2))
+    first, second = (
+        vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=3, partitions=4, seed=seed)
+        for _ in range(2)
+    )
     np.testing.assert_array_equal(first.solution, second.solution)
-    other = vcd(A, y, prior, w, 0.1, 3, partitions=4, seed=seed + 1)
+    other = vcd(A, y, prior, weights=w, sigma_y=0.1, iterations=3, partitions=4, seed=seed + 1)
     assert (other.solution != first.solution).any()
 
 
@@ -327,6 +358,7 @@ def test_a_seed_decides_everything(seed):
         dict(max_step=2),
         dict(max_step=0),
         dict(rtol=-1),
+        dict(change_rtol=-1),
         dict(bounds=(2, 1)),
         dict(partitions=0),
         dict(partitions=[2, 0]),
