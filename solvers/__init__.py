@@ -9,9 +9,16 @@ from solvers.cgls import cgls
 from solvers.denoise import denoise, estimate_noise
 from solvers.emission import mlem, osem
 from solvers.fista import fista
+from solvers.gauss_newton import gauss_newton
 from solvers.gradient_descent import gradient_descent, landweber
 from solvers.lsmr import lsmr
-from solvers.ordered_subsets import os_sart
+from solvers.ordered_subsets import art, os_sart
+from solvers.parameter_choice import (
+    discrepancy_principle,
+    generalized_cross_validation,
+    l_curve,
+    sure,
+)
 from solvers.partitions import Partitions
 from solvers.primal_dual import pdhg
 from solvers.prox_map import prox_map
@@ -27,13 +34,18 @@ __all__ = [
     "Regularization",
     "SolverResult",
     "admm",
+    "art",
     "automatic_regularization",
     "cgls",
     "cgls_into",
     "denoise",
+    "discrepancy_principle",
     "estimate_noise",
     "fista",
+    "gauss_newton",
+    "generalized_cross_validation",
     "gradient_descent",
+    "l_curve",
     "landweber",
     "lsmr",
     "mlem",
@@ -43,6 +55,7 @@ __all__ = [
     "prox_map",
     "sirt",
     "sirt_into",
+    "sure",
     "tv",
     "vcd",
 ]

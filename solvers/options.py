@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeVar, cast
 from linops import arrays
 from linops.arguments import checking
 from linops.linear_operator import LinearOperator
-from solvers.elements import first
+from solvers.elements import admit, first, require_finite
 from solvers.together import agreed
 
 __all__ = ["Controls", "no_graph", "ranks_meet", "solver"]
@@ -117,12 +117,15 @@ def _alike(given: tuple[Any, ...]) -> Any:
     try:
         yield
     except Exception as error:
-        spaces = [one.codomain for one in given if isinstance(one, LinearOperator)]
-        if not cell and spaces and spaces[0]._placed:
-            cell.append(True)
-            like = first(spaces[0].zeros())
-            if arrays.is_distributed(like):
-                agreed(like, {}, error)
+        if not cell and len(given) > 1 and isinstance(given[0], LinearOperator):
+            space = given[0].codomain
+            if space._placed:
+                cell.append(True)
+                y = admit(given[1], space, "y")  # as the others do, in their `Run`
+                require_finite(y, "y")
+                like = first(y)
+                if arrays.is_distributed(like):
+                    agreed(like, {}, error)
         raise
     finally:
         _MET.reset(token)

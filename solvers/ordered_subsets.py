@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -19,7 +19,7 @@ from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.weights import GRAZING, reciprocal
 
-__all__ = ["Subset", "cut_subsets", "os_sart"]
+__all__ = ["Subset", "art", "cut_subsets", "os_sart"]
 
 
 class Subset(NamedTuple):
@@ -111,18 +111,90 @@ def os_sart(
     -------
     SolverResult
     """
+    relaxation, decay = _paces(relaxation, decay)
+    low, high = bounds_pair(bounds)
+    parts = cut_subsets(A, subsets, axis)
+    return _passes("os-sart", A, y, iterations, x0, parts, _weights,
+                   (relaxation, decay, low, high), controls)  # fmt: skip
+
+
+@solver("A")
+def art(
+    A: LinearOperator,
+    y: Any,
+    *,
+    iterations: int,
+    x0: Any = None,
+    axis: str | int = 0,
+    relaxation: float = 1.0,
+    decay: float = 1.0,
+    bounds: tuple[float | None, float | None] | None = None,
+    **controls: Unpack[Controls],
+) -> SolverResult:
+    """Kaczmarz's method, plane after plane of the measurements (Gordon, Bender, Herman 1970).
+
+        x <- clip(x + lambda A_s.H R_s (y_s - A_s x) / |R_s^(1/2) A_s|^2),   R_s = 1 / |rows|^2
+
+    A plane with one measurement is a row of A: x is projected onto what it says (Kaczmarz 1937).
+    In a plane with several, a view, they move x at once, no further than is stable.
+
+    Parameters
+    ----------
+    A
+        A linear operator, of any sign, its spaces single arrays.
+    y
+        Measurements; leading batch axes are solved side by side.
+    iterations
+        Passes over all planes.
+    x0
+        Start, zero by default: without bounds the limit for consistent data is then the solution
+        of least norm.
+    axis
+        Of the codomain, whose planes are taken one by one, in an order in which neighbours are
+        far apart.
+    relaxation, decay, bounds
+        As for `os_sart`; by default nothing is bounded.
+    **controls
+        The residual is `|y - A x|` after each pass.
+
+    Returns
+    -------
+    SolverResult
+    """
+    relaxation, decay = _paces(relaxation, decay)
+    low, high = bounds_pair(bounds)
+    parts = cut_subsets(A, _planes(A, axis), axis)
+    return _passes("art", A, y, iterations, x0, parts, _row_weights,
+                   (relaxation, decay, low, high), controls)  # fmt: skip
+
+
+def _paces(relaxation: float, decay: float) -> tuple[float, float]:
     relaxation, decay = positive("relaxation", relaxation), positive("decay", decay)
     if relaxation >= 2 or decay > 1:
         raise ValueError(
             f"relaxation is {relaxation}, decay {decay}; they are in (0, 2) and in (0, 1]"
         )
-    low, high = bounds_pair(bounds)
-    parts = cut_subsets(A, subsets, axis)
+    return relaxation, decay
+
+
+def _passes(
+    name: str,
+    A: LinearOperator,
+    y: Any,
+    iterations: int,
+    x0: Any,
+    parts: list[Subset],
+    weigh: Callable[[LinearOperator, Array], tuple[Array, Any]],
+    options: tuple[float, float, float | None, float | None],
+    controls: Controls,
+) -> SolverResult:
+    """Passes over subsets, each with weights R of its rows and C of the columns."""
+    relaxation, decay, low, high = options
     run = Run(
-        "os-sart", A, y, iterations=iterations, x0=x0,
+        name, A, y, iterations=iterations, x0=x0,
         settings={
             "subsets": [part.planes for part in parts], "axis": parts[0].axis,
-            "options": [relaxation, decay, low, high],
+            "options": list(options),
         },
         **controls,
     )  # fmt: skip
@@ -133,7 +205,7 @@ def os_sart(
     rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
     run.begin(np.sqrt(rr), np.sqrt(yy))
     ones = arrays.namespace(x).ones_like(x[(0,) * len(run.batch)])
-    weights = [_weights(part.A, ones) for part in parts] if run.going else []
+    weights = [weigh(part.A, ones) for part in parts] if run.going else []
     while run.going:
         pace = relaxation * decay**run.iteration
         moved = x
@@ -148,11 +220,28 @@ def os_sart(
     return run.result()
 
 
+def _planes(A: LinearOperator, axis: str | int) -> int:
+    """How many planes the axis has; a wrong axis is told by `cut_subsets`."""
+    if not isinstance(A.codomain, Space) or not A.codomain.ndim:
+        return 1
+    names = [a.name for a in A.rule.codomain[0]]
+    number = names.index(axis) if isinstance(axis, str) and axis in names else axis
+    valid = isinstance(number, int) and -len(names) <= number < len(names)
+    return max(A.codomain.shape[number], 1) if valid else 1  # type: ignore[index]
+
+
 def _weights(A: LinearOperator, ones: Array) -> tuple[Array, Array]:
     rows = A @ ones
     columns = A.H @ arrays.namespace(rows).ones_like(rows)
     R, C = (reciprocal(s, 1.0, GRAZING * arrays.largest(s)) for s in (rows, columns))
     return R, C
+
+
+def _row_weights(A: LinearOperator, ones: Array) -> tuple[Array, float]:
+    squares = arrays.convert(A.H.gram().diagonal(limit=None), ones)
+    R = reciprocal(squares)
+    size = float(A.gram(R).norm()) if A.codomain.size > 1 else 1.0
+    return R, 1.0 / size if size else 0.0
 
 
 def _far_apart(count: int) -> list[int]:

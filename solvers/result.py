@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 __all__ = [
     "BREAKDOWN",
     "CALLBACK_STOPPED",
@@ -53,3 +55,30 @@ class SolverResult:
     converged: bool | list[bool]
     reason: str | list[str]
     histories: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Residual and histories over iterations, on a logarithmic scale where all are positive.
+
+        Parameters
+        ----------
+        axes
+            Of matplotlib, where to draw; a new figure's by default.
+
+        Returns
+        -------
+        matplotlib axes
+        """
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            _, axes = plt.subplots()
+        axes.plot(range(len(self.residual_history)), self.residual_history, label="residual")
+        for name, values in self.histories.items():
+            first = len(self.residual_history) - len(values)
+            axes.plot(range(first, first + len(values)), values, label=name)
+        lines = [line.get_ydata() for line in axes.get_lines()]
+        if all((line > 0).all() for line in map(np.asarray, lines)):
+            axes.set_yscale("log")
+        axes.set_xlabel("iteration")
+        axes.legend()
+        return axes

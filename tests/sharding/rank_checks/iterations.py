@@ -166,12 +166,12 @@ def ranks_that_ask_a_solver_for_different_things_all_raise(rank: int, world: int
         all_good(rank)
     kind = ValueError if bad else PlacementError
     raises(kind, "rtol is -1", lambda: cgls(B, y, iterations=3, rtol=-1 if bad else 0.0))
-    # What a solver checks before all meet is told to all too, of solvers that call another one too.
+    # What a solver checks before all meet is told to all too.
     early: list[tuple[Any, dict[str, Any], str]] = [
         (solvers.sirt, {"relaxation": -1.0}, "relaxation is -1"),
+        (solvers.cgls, {"damp": -1.0}, "damp is -1"),
         (solvers.tv, {"method": "newton"}, "method is 'newton'"),
-        (solvers.mlem, {"background": -1.0}, "background"),
-        (solvers.vcd, {"max_step": 3.0}, "max_step is 3"),
+        (solvers.landweber, {"bounds": (2, 1)}, "bounds is (2, 1)"),
     ]
     for solver, wrong, said in early:
         given = wrong if bad else {}
