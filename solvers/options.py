@@ -13,6 +13,7 @@ from typing import Any, TypedDict, TypeVar, cast
 from linops import arrays
 from linops.arguments import checking
 from linops.linear_operator import LinearOperator
+from linops.space import AnySpace
 from solvers.elements import admit, first, require_finite
 from solvers.together import agreed
 
@@ -121,14 +122,21 @@ def _alike(given: tuple[Any, ...]) -> Any:
             space = given[0].codomain
             if space._placed:
                 cell.append(True)
-                y = admit(given[1], space, "y")  # as the others do, in their `Run`
-                require_finite(y, "y")
-                like = first(y)
-                if arrays.is_distributed(like):
-                    agreed(like, {}, error)
+                _tell(given[1], space, error)
         raise
     finally:
         _MET.reset(token)
+
+
+def _tell(y: Any, space: AnySpace, error: Exception) -> None:
+    """Do what the others do in their `Run` until they meet, and tell them there."""
+    try:
+        y = admit(y, space, "y")
+        require_finite(y, "y")
+    except Exception:
+        return  # every rank refuses such measurements
+    if arrays.is_distributed(first(y)):
+        agreed(first(y), {}, error)
 
 
 def ranks_meet() -> None:
