@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from geometries.analytic.coverage import angular_weights, displaced_weights, parker_weights
     from geometries.analytic.gather import Gather
     from geometries.analytic.gather_volume import ConeGather
-    from geometries.analytic.helical import helical_fdk, helical_fdk_operator, helical_weights
+    from geometries.analytic.helical import (
+        HelicalWeights,
+        helical_fdk,
+        helical_fdk_operator,
+        helical_weights,
+    )
     from geometries.analytic.ramp import RampFilter, ramp_response
     from geometries.analytic.reconstruct import fbp, fbp_operator, fdk, fdk_operator
     from geometries.analytic.streamed import (
@@ -73,6 +78,7 @@ __all__ = [
     "FanBeam",
     "Gather",
     "Grid",
+    "HelicalWeights",
     "LineIntegrals",
     "MultiAxisParallel",
     "ParallelBeam",
@@ -149,6 +155,7 @@ _LATER = {
     "explain_fbp_into": "geometries.analytic.streamed",
     "explain_fdk_into": "geometries.analytic.streamed",
     "explain_helical_fdk_into": "geometries.analytic.streamed",
+    "HelicalWeights": "geometries.analytic.helical",
     "helical_fdk": "geometries.analytic.helical",
     "helical_fdk_into": "geometries.analytic.streamed",
     "helical_fdk_operator": "geometries.analytic.helical",

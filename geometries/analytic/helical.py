@@ -14,6 +14,7 @@ import numpy as np
 from geometries.analytic.frames import (
     distances,
     find_isocenter,
+    fixed_frames,
     outward_normals,
     view_angles,
 )
@@ -21,15 +22,15 @@ from geometries.analytic.gather_volume import ConeGather
 from geometries.analytic.parts import part_of
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.reconstruct import data_weights, frames_of_projector
-from geometries.analytic.weights import CosineWeights, projection_space
-from geometries.beams import as_angles
+from geometries.analytic.weights import AxisWeights, CosineWeights, projection_space
+from geometries.beams import Beam, as_angles
 from geometries.trajectory import Trajectory
 from linops import arrays, numeric
 from linops.errors import GeometryError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 
-__all__ = ["helical_fdk", "helical_fdk_operator", "helical_weights"]
+__all__ = ["HelicalWeights", "helical_fdk", "helical_fdk_operator", "helical_weights"]
 
 
 def helical_weights(angles: Any, source_z: Any, slice_z: Any) -> np.ndarray:
@@ -91,6 +92,43 @@ def helical_weights(angles: Any, source_z: Any, slice_z: Any) -> np.ndarray:
     weights = np.empty(shared.shape)
     weights[:, order] = np.maximum(shared, 0.0) / 2
     return weights
+
+
+class HelicalWeights(AxisWeights):
+    """The weights of a helix's views for one slice; `ConeGather` applies those of all slices.
+
+    Parameters
+    ----------
+    geometry
+        A helical cone scan.
+    slice_z
+        Height of the slice.
+    angles
+        Radians in view order; by default those of the geometry.
+    weights
+        One a view, in place of `helical_weights`; may carry a gradient.
+    dtype
+        Of the projections.
+    """
+
+    def __init__(
+        self,
+        geometry: Beam | Trajectory,
+        slice_z: float,
+        angles: Any = None,
+        weights: Any = None,
+        dtype: Any = "float32",
+        precision: str | Precision | None = None,
+    ) -> None:
+        frames = fixed_frames(geometry)
+        if frames.kind != "cone":
+            raise GeometryError(f"HelicalWeights takes cone beams, got a {frames.kind} beam")
+        assert frames.sources is not None
+        if weights is None:
+            t = view_angles(geometry, angles)
+            weights = helical_weights(t, frames.sources[:, 2], [slice_z])[0]
+        space = projection_space(frames, dtype)
+        super().__init__(space, (space.axes or ())[:1], weights, precision)
 
 
 def helical_fdk(

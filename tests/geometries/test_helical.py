@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import geometries as ge
+from linops.algebra.arithmetic import flat_product
 from linops.errors import GeometryError, ShapeError
 from linops.stores import ArrayStore
 from linops.testing import check_operator
@@ -119,6 +120,11 @@ def test_slices_are_gathered_one_by_one_blocks_and_streams_agree():
     check_operator(gather)
     y = rng.standard_normal((2, *A.codomain.shape))
     plain = ge.ConeGather(beam, grid, precision="float64")
+    one = ge.HelicalWeights(beam, grid.coordinates("z")[1], dtype="float64", precision="float64")
+    check_operator(one)
+    steps = flat_product(list(whole.terms[1:]))
+    by_steps = (plain @ (one @ (steps @ y)))[:, 1]
+    np.testing.assert_allclose(by_steps, (whole @ y)[:, 1], rtol=2e-11, atol=2e-11)
     for k in range(3):
         by_hand = (plain @ (weights[k][:, None, None] * y))[:, k]
         np.testing.assert_allclose((gather @ y)[:, k], by_hand, rtol=2e-11, atol=2e-11)
