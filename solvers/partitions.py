@@ -105,7 +105,9 @@ def region(roi: Any, plane: tuple[int, int]) -> np.ndarray:
         return np.arange(ny * nx)
     if isinstance(roi, str):
         if roi != "ellipse":
-            raise ValueError(f"roi is {roi!r}; it is None, 'ellipse' or a mask of shape {plane}")
+            raise ValueError(
+                f"roi is {roi!r}; it is 'auto', None, 'ellipse' or a mask of shape {plane}"
+            )
         y = (2 * np.arange(ny) - (ny - 1)) / ny
         x = (2 * np.arange(nx) - (nx - 1)) / nx
         mask = y[:, None] ** 2 + x**2 <= 1

@@ -20,7 +20,12 @@ from linops.space import Space
 from solvers.elements import require_finite
 from solvers.weights import measurement_weights
 
-__all__ = ["Regularization", "automatic_regularization", "automatic_weight"]
+__all__ = [
+    "Regularization",
+    "automatic_regularization",
+    "automatic_weight",
+    "find_support",
+]
 
 _VIEWS = 20
 _BINS = 400
@@ -109,7 +114,7 @@ def automatic_regularization(
         weights = _taken(weights, chosen)
         weights = np.asarray(arrays.to_numpy(weights), np.float64)
     w = measurement_weights(weights, part, Space(part.shape, "float64"))
-    inside = _support(part)
+    inside = find_support(part)
     cell = scan["pitch"] / scan["magnification"]
     ny, nx = scan["plane"]
     width = scan["spacing"]
@@ -136,11 +141,11 @@ def automatic_weight(
         return 0.0
     top = float(np.abs(host).max())
     host = host / top
-    signal = math.sqrt(float(np.mean(host[_support(host)] ** 2)))
+    signal = math.sqrt(float(np.mean(host[find_support(host)] ** 2)))
     sigma = _FLOOR * signal
     if host.ndim and host.shape[-1] > 2:
         bent = host[..., 2:] - 2 * host[..., 1:-1] + host[..., :-2]
-        bent = bent[_support(host)[..., 1:-1]]
+        bent = bent[find_support(host)[..., 1:-1]]
         if bent.size:  # median and deviation of 1, -2, 1 times Gaussian noise
             sigma = max(sigma, float(np.median(np.abs(bent))) / (0.6745 * math.sqrt(6.0)))
     mean = 1.0 if W is None else float(np.mean(arrays.to_numpy(A.codomain.gather(W))))
@@ -165,7 +170,7 @@ def _taken(x: Any, chosen: np.ndarray) -> Any:
     return xp.take(x, arrays.convert(chosen, x), axis=0)
 
 
-def _support(y: np.ndarray) -> np.ndarray:
+def find_support(y: np.ndarray) -> np.ndarray:
     """Which measurements belong to the object: a histogram's background peak set apart."""
     everything = np.ones(y.shape, bool)
     if not (y > 0).any():

@@ -43,7 +43,12 @@ def chosen_start(x0: Any) -> Any:
 
 
 def analytic_start(
-    A: LinearOperator, y: Any, W: Any = None, low: float | None = None, high: float | None = None
+    A: LinearOperator,
+    y: Any,
+    W: Any = None,
+    low: float | None = None,
+    high: float | None = None,
+    mask: np.ndarray | None = None,
 ) -> tuple[Any, Any] | None:
     """`a x` and `a A x` with x the analytic estimate within bounds and
     `a = <W A x, y> / <W A x, A x>`; None where there is no estimate.
@@ -58,6 +63,8 @@ def analytic_start(
         Statistical weights, an array like y, or None.
     low, high
         Bounds that the estimate is clipped to.
+    mask
+        Of 0 and 1, broadcast against the last axes of the domain: the estimate is 0 outside.
     """
     whole: Any = A._identity()
     inverse = whole._approximate_inverse() if isinstance(whole, LinearOperator) else None
@@ -65,6 +72,10 @@ def analytic_start(
         return None
     estimate = inverse(A.codomain.gather(y))
     x = each(lambda part, like: arrays.convert(part, first(y)), estimate, estimate)
+    if mask is not None:
+        x = each(
+            lambda part: part * arrays.cast(arrays.convert(mask, part), arrays.dtype_of(part)), x
+        )
     x = A.domain.put(each(lambda part: clipped(part, low, high), x))
     return _fitted(A, y, x, W, low, high)
 

@@ -49,6 +49,8 @@ class _Problem(NamedTuple):
     low: float | None
     high: float | None
     max_step: float
+    means: Any = None
+    """Of the domain: what is left of the mean of a subset's change in a slice; None for all."""
 
 
 class Descent:
@@ -68,6 +70,9 @@ class Descent:
         Of the volume.
     max_step
         The longest step.
+    means
+        What is left of the mean of a subset's change in each slice, broadcast against the last
+        axis but one of the domain; None for all of it.
     """
 
     def __init__(
@@ -78,7 +83,9 @@ class Descent:
         sigma: float,
         bounds: tuple[float | None, float | None],
         max_step: float,
+        means: np.ndarray | None = None,
     ) -> None:
+        self._means = means
         self.run, self.prior, self.sigma = run, prior, sigma
         self._w = w
         self.c, self._bounds, self._max_step = 1.0 / sigma**2, bounds, max_step
@@ -90,8 +97,11 @@ class Descent:
         self._pass = self._domain.compiled(_passed, (*donated, "e"))
         self._measure = self._domain.compiled(_measured)
 
-    def start(self, x: Any) -> None:
-        """Take the volume, its error, and the curvature of the data term."""
+    def start(self, x: Any, image: Any = None) -> None:
+        """Take the volume, its error, and the curvature of the data term.
+
+        `image` is `A x` of a volume that was made for this solve, None where the run has one.
+        """
         run = self.run
         run.keeps(x=run.A.domain, e=run.A.codomain)
         if run.restored is not None:
@@ -101,6 +111,8 @@ class Descent:
         self.x = arrays.namespace(x).asarray(x, copy=True) if run.started else x
         if run.restored is not None:
             self.e = run.restored["e"]
+        elif image is not None:
+            self.e = run.y - image
         elif run.started:
             self.refresh()
         else:
@@ -117,7 +129,12 @@ class Descent:
                 self.mass = float(products((self._codomain, w, xp.ones_like(w)))[0])
                 root = xp.sqrt(w)
         self._w = None  # the roots stand for them
-        self._problem = _Problem(root, curvature, self.c, *self._bounds, self._max_step)
+        means = None
+        if self._means is not None:
+            column = self._means.reshape(-1, 1, 1) if x.ndim > 2 else self._means
+            every = np.broadcast_to(column, self._domain.shape).astype(self._domain.dtype)
+            means = self._domain.put(arrays.convert(every, self.run.y))
+        self._problem = _Problem(root, curvature, self.c, *self._bounds, self._max_step, means)
         # Where arrays lie on devices in shares, operators index them.
         self._apart = self._domain.lives_apart(x)
 
@@ -204,7 +221,7 @@ def _passed(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> tup
 
 def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any, Any, Any]:
     """Move one subset: volume, error, sum of |changes|, and step."""
-    root, curvature, c, low, high, max_step = problem
+    root, curvature, c, low, high, max_step, means = problem
     A_S = subset.columns
     domain, codomain, whole = A_S.domain, A_S.codomain, subset.picks.domain
     assert isinstance(domain, Space) and isinstance(whole, Space)
@@ -217,6 +234,11 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
     xp = arrays.namespace(g)
     seen = h > 0
     d = xp.where(seen, -g / xp.where(seen, h, xp.ones_like(h)), xp.zeros_like(g))
+    if means is not None:
+        inverse = xp.where(seen, 1 / xp.where(seen, h, xp.ones_like(h)), xp.zeros_like(h))
+        total = xp.sum(inverse, axis=-1, keepdims=True)
+        mean = xp.sum(d, axis=-1, keepdims=True) / xp.where(total > 0, total, xp.ones_like(total))
+        d = d - inverse * (1 - subset.picks @ means) * mean
     if low is not None or high is not None:
         lower = None if low is None else (low - here) * (1.0 / max_step)
         upper = None if high is None else (high - here) * (1.0 / max_step)

@@ -17,12 +17,14 @@ import numpy as np
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import Space
+from solvers.beam import damp_means, rotates, warn_of_truncation
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite
 from solvers.loop import Run, refuse_traced
 from solvers.options import Controls, solver
 from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
+from solvers.start import analytic_start, chosen_start
 from solvers.subsets import Descent
 from solvers.weights import measurement_weights
 
@@ -46,7 +48,8 @@ def vcd(
     bounds: tuple[float | None, float | None] | None = None,
     max_step: float = 1.5,
     change_rtol: float = 0.0,
-    roi: Any = None,
+    roi: Any = "auto",
+    damping: bool | str = "auto",
     **controls: Unpack[Controls],
 ) -> SolverResult:
     """Minimise `sum w (y - A x)^2 / (2 sigma_y^2) + prior(x)` by coordinate descent.
@@ -75,7 +78,9 @@ def vcd(
     seed
         For partitions and the order of subsets.
     x0
-        Start, zero by default. Positions outside `roi` keep its values.
+        Start. None: the analytic reconstruction, where the operator knows one (projectors have
+        filtered backprojection), 0 outside `roi`, scaled to fit the measurements; else zero, as
+        for `"zero"`. Positions outside `roi` keep their values.
     bounds
         `(low, high)`, None for no bound; x0 is clipped to it.
     max_step
@@ -83,7 +88,12 @@ def vcd(
     change_rtol
         Ends where `sum |change| < change_rtol * sum |x|` over a pass.
     roi
-        None, `"ellipse"` (inscribed in the plane), or a 0/1 mask of the plane.
+        Which positions move: `"auto"` is `"ellipse"` (inscribed in the plane) for beams that go
+        around an axis, and else None (all of them); or a 0/1 mask of the plane.
+    damping
+        Whether the mean of the changes of a subset in a slice is damped (see `solvers.beam`):
+        `"auto"` for diverging beams that go around an axis, of which the lowest frequencies along
+        the axis converge last. The minimiser is the same with and without.
     **controls
         An iteration is a pass; the residual is `|y - A x|`.
 
@@ -92,6 +102,11 @@ def vcd(
     SolverResult
         With histories, one value a pass: `objective`, `data_rms`
         (`sqrt(sum w e^2 / (mean(w) N)) / sigma_y`), `change` (relative) and `step` (mean).
+
+    Warns
+    -----
+    RuntimeWarning
+        Where the object reaches the edge columns of a rotating scan: it is truncated.
 
     Raises
     ------
@@ -119,7 +134,11 @@ def vcd(
     seed = whole("seed", seed)
     change_rtol = non_negative("change_rtol", change_rtol)
     plane = plane_of(domain)
+    if isinstance(roi, str) and roi == "auto":
+        roi = "ellipse" if rotates(A) else None
     positions = region(roi, plane)
+    means = _damping(damping, A)
+    x0, analytic = chosen_start(x0)
     schedule = Partitions.of(partitions)
     explicit = padded_subsets(schedule, positions) if isinstance(schedule, list) else None
     w = _weights(weights, y, codomain)
@@ -138,15 +157,21 @@ def vcd(
             "bounds": [low, high],
             "max_step": max_step,
             "positions": positions,
+            "damping": means is not None,
+            "start": "analytic" if analytic else "given",
         },
         tolerances={"change": change_rtol},
         by_residual=False,
         **controls,
     )
-    x = clipped(run.x, low, high) if run.started else run.x
+    x, image = clipped(run.x, low, high) if run.started else run.x, None
+    if analytic and run.restored is None:
+        warn_of_truncation(A, run.y)
+        mask = _mask(positions, plane, domain.ndim)
+        x, image = analytic_start(A, run.y, w, low, high, mask) or (x, None)
     lowered: Any = None if prior is None else domain.lower(prior)
-    descent = Descent(run, lowered, w, sigma, (low, high), max_step)
-    descent.start(x)
+    descent = Descent(run, lowered, w, sigma, (low, high), max_step, means)
+    descent.start(x, image)
     del w  # the size of the measurements
     run.begin(descent.residual)
     deals = _Deals(schedule, explicit, positions, plane, seed, descent)
@@ -196,6 +221,27 @@ class _Deals:
             # Earlier, coarser partitions do not come again.
             self._made = {count: (self._descent.subsets(dealt), len(dealt))}
         return self._made[count]
+
+
+def _damping(damping: Any, A: LinearOperator) -> np.ndarray | None:
+    if not (isinstance(damping, (bool, np.bool_)) or damping == "auto"):
+        raise ValueError(f"damping is {damping!r}; it is True, False or 'auto'")
+    means = damp_means(A) if damping else None
+    if damping is True and means is None:
+        raise ValueError(
+            f"{A.name} is no diverging beam around an axis, whose subsets' means could be damped: "
+            "leave damping at 'auto'"
+        )
+    return means
+
+
+def _mask(positions: np.ndarray, plane: tuple[int, int], ndim: int) -> np.ndarray | None:
+    """1 at positions that move, or None where all of them do."""
+    if positions.size == plane[0] * plane[1]:
+        return None
+    mask = np.zeros(plane[0] * plane[1])
+    mask[positions] = 1
+    return mask.reshape(plane if ndim > 1 else plane[1:])
 
 
 def _weights(weights: Any, y: Any, codomain: Space) -> Any:
