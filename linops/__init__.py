@@ -48,7 +48,6 @@ from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import ProductSpace, Space, inners
-from linops.stencils.gradient import Gradient
 from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
 
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
         moreau_envelope,
         separable,
     )
+    from linops.stencils.gradient import Gradient
     from linops.stores import ArrayStore, NumpyStore, apply_into
 
 __version__ = "0.1.0"
@@ -193,16 +193,20 @@ _FUNCTIONALS = (
     "TotalVariation",
     "separable",
 )
-_STORES = ("ArrayStore", "NumpyStore", "apply_into")
+_ROOMS = {
+    "linops.functionals": _FUNCTIONALS,
+    "linops.stencils.gradient": ("Gradient",),
+    "linops.stores": ("ArrayStore", "NumpyStore", "apply_into"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Priors and stores are imported when they are first asked for: an import stays short.
-    if name in _FUNCTIONALS or name in _STORES:
-        room = "linops.functionals" if name in _FUNCTIONALS else "linops.stores"
-        value = getattr(import_module(room), name)
-        globals()[name] = value
-        return value
+    # Priors, stencils and stores are imported when they are first asked for: an import stays short.
+    for room, names in _ROOMS.items():
+        if name in names:
+            value = getattr(import_module(room), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'linops' has no attribute {name!r}")
 
 
