@@ -3,7 +3,7 @@
 A device holds some planes and wants some; both are lists of plane numbers, equally long on all
 devices of a ring. Halos of any width, shares of unequal or no extent, windows that wrap around or
 stop at the ends of the array are all this one question. Moving the planes is left to
-`linops/stencils/halo_kernel.py`.
+`linops/stencils/sharded_kernel.py`.
 """
 
 from __future__ import annotations
