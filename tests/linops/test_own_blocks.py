@@ -247,3 +247,31 @@ def test_members_that_reach_unequally_far_share_the_wider_halo() -> None:
     part = block @ tuple(u[1:6] for u in x)
     assert np.array_equal(part[0], x[0][4] - x[1][1])
     check_operator(A, skip={"pickling": "of functions of a test"})
+
+
+def test_padding_beyond_a_ring_is_never_read() -> None:
+    A = lo.from_functions(around, around_adjoint, domain=SPACE, rule="z~1* x -> z x")
+    x = RNG.standard_normal(SPACE.shape)
+    block = A.block("z", 5, 9, padded=True)  # of 7 planes: two real ones, two of padding
+    part = np.full((6, 5), np.nan)
+    part[:4] = x[[4, 5, 6, 0]]  # the real ones, and their neighbors around the ring
+    y = block @ part
+    np.testing.assert_allclose(y[:2], (A @ x)[5:], rtol=1e-13)
+    assert not y[2:].any()
+    garbage = np.full((4, 5), np.nan)
+    garbage[:2] = x[:2]
+    back = block.H @ garbage
+    whole = np.zeros(SPACE.shape)
+    whole[5:] = x[:2]
+    np.testing.assert_allclose(back[:4], (A.H @ whole)[[4, 5, 6, 0]], rtol=1e-13)
+    assert not back[4:].any()
+
+
+def test_a_ring_and_a_line_do_not_split_together() -> None:
+    ring = lo.from_functions(around, around_adjoint, domain=SPACE, rule="z~1* x -> z x")
+    line = lo.from_functions(neighbours, neighbours_adjoint, domain=SPACE, rule="z~1 x -> z x")
+    total = ring + line
+    assert str(total.rule) == "z! x -> z! x"
+    with pytest.raises(ShapeError, match="must not be split"):
+        total.block("z", 0, 3)
+    assert str((ring + ring).rule) == "z~1* x -> z x"

@@ -10,6 +10,7 @@ from sharding.states import (
     Sharded,
     Windowed,
     dual,
+    overlaps,
     real_range,
     share_of,
 )
@@ -89,3 +90,17 @@ def test_windows_are_cut_at_the_ends_and_not_around_a_ring() -> None:
     assert WINDOW.planes(0, 4) == (0, 3)
     ring = Windowed(0, WINDOW.ranges, WINDOW.padded, periodic=True)
     assert ring.planes(0, 4) == (-1, 3)
+
+
+def test_pieces_of_a_window_around_a_ring_cover_each_of_its_planes_once() -> None:
+    n = 5
+    for lo, hi in [(-2, 3), (3, 9), (-7, 8), (0, 5)]:
+        for first, last in [(0, 5), (1, 4), (2, 3)]:
+            planes = [
+                (at, at + shift)
+                for begin, end, shift in overlaps(lo, hi, first, last, n, periodic=True)
+                for at in range(begin, end)
+            ]
+            wanted = [(at, at % n) for at in range(lo, hi) if first <= at % n < last]
+            assert sorted(planes) == wanted
+    assert overlaps(-2, 3, 0, 5, n, periodic=False) == [(0, 3, 0)]

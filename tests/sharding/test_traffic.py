@@ -79,3 +79,7 @@ def test_devices_send_what_the_program_names(executor: str) -> None:
     p.stats.clear()
     B.H @ y
     assert p.stats.total == p.traffic(adjoint=True) == Traffic(2, 3 * 4 * 128, 0, 2 * 64)
+
+
+def test_a_batch_moves_each_of_its_members_in_one_block() -> None:
+    assert Traffic(1, 2, 3, 4).times(5) == Traffic(1, 10, 15, 20)
