@@ -252,13 +252,13 @@ def test_members_that_reach_unequally_far_share_the_wider_halo() -> None:
 def test_padding_beyond_a_ring_is_never_read() -> None:
     A = lo.from_functions(around, around_adjoint, domain=SPACE, rule="z~1* x -> z x")
     x = RNG.standard_normal(SPACE.shape)
-    block = A.block("z", 5, 9, padded=True)  # of 7 planes: two real ones, two of padding
-    part = np.full((6, 5), np.nan)
+    block = A.block("z", 5, 12, padded=True)  # of 7 planes: two real ones, five of padding,
+    part = np.full((9, 5), np.nan)  # which come around to the real ones again
     part[:4] = x[[4, 5, 6, 0]]  # the real ones, and their neighbors around the ring
     y = block @ part
     np.testing.assert_allclose(y[:2], (A @ x)[5:], rtol=1e-13)
     assert not y[2:].any()
-    garbage = np.full((4, 5), np.nan)
+    garbage = np.full((7, 5), np.nan)
     garbage[:2] = x[:2]
     back = block.H @ garbage
     whole = np.zeros(SPACE.shape)
