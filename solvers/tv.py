@@ -122,7 +122,9 @@ def tv(
         raise ValueError("tv takes an operator between single arrays; stack terms by concat")
     if A.domain.is_complex or A.codomain.is_complex:
         raise ValueError(f"tv wants real values, got {A.domain} -> {A.codomain}")
-    prior = TotalVariation(A.domain, spacing, eps=_EPS if eps is None else eps, reduction="mean")
+    prior = TotalVariation(
+        A.domain, spacing=spacing, eps=_EPS if eps is None else eps, reduction="mean"
+    )
     W = None
     if data_weights is not None:
         W = admit(data_weights, A.codomain, "data_weights", like=y)
@@ -152,7 +154,9 @@ def tv(
         weight = automatic_weight(A, run.y, W, prior.spacing, b)
         if eps is None:
             step = np.exp(np.mean(np.log(prior.spacing)))
-            prior = TotalVariation(A.domain, spacing, float(1e-3 * b / step) ** 2, "mean")
+            prior = TotalVariation(
+                A.domain, spacing=spacing, eps=float(1e-3 * b / step) ** 2, reduction="mean"
+            )
     assert not isinstance(weight, str)
     if method == "pdhg":
         return primal_dual(run, prior, weight, W, begun)

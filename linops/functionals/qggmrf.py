@@ -57,6 +57,7 @@ class QGGMRF(Differences):
     def __init__(
         self,
         space: Space,
+        *,
         p: float = 2.0,
         q: float = 1.2,
         T: Any = 1.0,

@@ -44,6 +44,7 @@ class TotalVariation(Differences):
         self,
         space: Space,
         spacing: float | Sequence[float] | None = None,
+        *,
         eps: float = 1e-6,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> None:

@@ -86,7 +86,7 @@ def test_a_name_cuts_inputs_and_outputs_that_have_it(n: int) -> None:
         (lo.hstack([G, 2 * G]), [0, 0], [1]),
         (lo.vstack([G, lo.Identity(space)]), [0], [1, 0]),
         (lo.Identity(space) - G.gram(), [0], [0]),
-        (lo.TotalVariation(space, 1e-3), [0], [None]),
+        (lo.TotalVariation(space, spacing=1e-3), [0], [None]),
         (lo.Gradient(lo.Space((1, 4), axes=("z", "x"))), [0], [1]),
     ):
         p = plan(A, devices=Described.several(n), partition="z")
