@@ -63,7 +63,8 @@ def warn_of_truncation(A: LinearOperator, y: Any) -> None:
     if not rotates(A):
         return
     host = np.asarray(arrays.to_numpy(A.codomain.gather(y)))
-    if not host.size or not (host > 0).any():
+    above, below = float(host[host > 0].sum()), float(-host[host < 0].sum())
+    if not above > 4 * below:  # no line integrals of an object, such as a solver's residual
         return
     # Where no background was found everything counts as object: then its size must tell too.
     inside = find_support(host) & (host >= 0.25 * np.median(host[host > 0]))

@@ -74,7 +74,7 @@ ITERATED: dict[str, Callable[[Any, Any], Any]] = {
     "sirt": lambda A, y: solvers.sirt(A, y, iterations=5),
     "adam": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=5),
     "pdhg": lambda A, y: solvers.tv(A, y, weight=0.1, iterations=5, method="pdhg"),
-    "vcd": lambda A, y: solvers.vcd(A, y, iterations=2, partitions=2),
+    "vcd": lambda A, y: solvers.vcd(A, y, iterations=2, partitions=2, x0="zero"),
 }
 
 
