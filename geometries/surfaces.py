@@ -130,7 +130,7 @@ class Surface:
             xp.broadcast_to(arrays.convert(number, a), shape),
             *self.parameters,
         )
-        return _fitted(found, shape)
+        return _fit(found, shape)
 
     def on_host(self, detector: Detector, views: Any, count: int) -> np.ndarray:
         """The offsets in float64 NumPy, of the surface as `detached` makes it; some are kept."""
@@ -247,7 +247,7 @@ def _example(x: Array) -> Array:
     return arrays.zeros((), np.dtype("float32"), x)
 
 
-def _fitted(found: Any, shape: tuple[int, ...]) -> Array:
+def _fit(found: Any, shape: tuple[int, ...]) -> Array:
     if not arrays.is_array(found):
         raise DTypeError(f"the surface's sampler returned {type(found).__name__}; it is an array")
     if arrays.dtype_of(found).kind != "f":

@@ -209,7 +209,7 @@ def guarded(
                     return y
             if x.ndim == n or batched:
                 return _held(near(x), target, tuple(x.shape)[: x.ndim - n], owner)
-            return _looped(near, x, source, target, owner)
+            return _loop_over(near, x, source, target, owner)
 
         def held(y: Any) -> Array:
             return _held(y, target, (), owner)
@@ -225,7 +225,7 @@ def guarded(
         batch = batch_shape(x, source)
         if not batch or batched:
             return _held(near(x), target, batch, owner)
-        return _looped(near, x, source, target, owner)
+        return _loop_over(near, x, source, target, owner)
 
     return run_product
 
@@ -345,7 +345,7 @@ def _call_on_complex(operator: Operator, x: Any) -> Any:
     return arrays.combine(real, imaginary)
 
 
-def _looped(
+def _loop_over(
     hook: Callable[[Any], Any], x: Any, source: AnySpace, target: AnySpace, owner: str
 ) -> Any:
     batch = batch_shape(x, source)
@@ -369,7 +369,7 @@ def _looped(
         ]
     if arrays.is_jax(flat[0]):
         try:
-            return _mapped(hook, flat, batch, source, target, owner)
+            return _map_over(hook, flat, batch, source, target, owner)
         except TypeError:
             # Host code, which takes values and no tracers: one element at a time.
             if any(map(arrays.is_traced, flat)):
@@ -387,7 +387,7 @@ def _looped(
     return tuple(stacked) if isinstance(target, ProductSpace) else stacked[0]
 
 
-def _mapped(
+def _map_over(
     hook: Callable[[Any], Any],
     flat: list[Array],
     batch: tuple[int, ...],
@@ -395,7 +395,7 @@ def _mapped(
     target: AnySpace,
     owner: str,
 ) -> Any:
-    """`_looped` in JAX: one traced call of the hook, not one an element."""
+    """`_loop_over` in JAX: one traced call of the hook, not one an element."""
     jax = sys.modules["jax"]
 
     def one(*element: Array) -> tuple[Array, ...]:

@@ -125,11 +125,11 @@ def compiled(function: Callable[..., Any], *operands: Array, **static: Any) -> A
         return function(*operands, **static)
     if any(map(is_traced, operands)):
         return function(*operands, **static)
-    return _jitted(function, tuple(static))(*operands, **static)
+    return _jit(function, tuple(static))(*operands, **static)
 
 
 @functools.cache
-def _jitted(function: Callable[..., Any], static: tuple[str, ...]) -> Any:
+def _jit(function: Callable[..., Any], static: tuple[str, ...]) -> Any:
     return sys.modules["jax"].jit(function, static_argnames=static)
 
 

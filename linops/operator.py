@@ -255,39 +255,39 @@ class Operator(ABC):
     def __matmul__(self, other: Any) -> Any:
         if type(other) is np.ndarray and self.linear:
             return apply.call(self, other)
-        return _combined("matmul", self, other)
+        return _combine("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _combined("rmatmul", self, other)
+        return _combine("rmatmul", self, other)
 
     def __add__(self, other: Any) -> Any:
-        return _combined("add", self, other)
+        return _combine("add", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _combined("add", other, self)
+        return _combine("add", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _combined("subtract", self, other)
+        return _combine("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _combined("subtract", other, self)
+        return _combine("subtract", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _combined("multiply", other, self)
+        return _combine("multiply", other, self)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return _combined("divide", self, other)
+        return _combine("divide", self, other)
 
     def __neg__(self) -> Any:
-        return _combined("scale", -1, self)
+        return _combine("scale", -1, self)
 
     def __pos__(self) -> Operator:
         return self
 
     def __pow__(self, exponent: Any) -> Any:
-        return _combined("power", self, exponent)
+        return _combine("power", self, exponent)
 
     # --- hooks -------------------------------------------------------------------------
 
@@ -503,10 +503,10 @@ class Operator(ABC):
 
 
 @tracing.untraced
-def _combined(name: str, *operands: Any) -> Any:
+def _combine(name: str, *operands: Any) -> Any:
     """What the arithmetic of that name gives."""
     if "torch" in sys.modules and tracing.compiling():
-        return tracing.outside(_combined, name, *operands)
+        return tracing.outside(_combine, name, *operands)
     global _arithmetic
     if _arithmetic is None:
         _arithmetic = importlib.import_module("linops.algebra.arithmetic")

@@ -189,11 +189,11 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 def _masked(mask: int, x: Array) -> Array:
     """Numbers with some of their last bits cleared; its derivative is that of the identity."""
-    return _cleared()(mask, x)
+    return _clear()(mask, x)
 
 
 @functools.cache
-def _cleared() -> Any:
+def _clear() -> Any:
     jax = sys.modules["jax"]
     lax = jax.lax
 

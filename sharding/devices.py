@@ -172,7 +172,7 @@ def choose(devices: Any, executor: str) -> tuple[tuple[Any, ...], str]:
         wanted = None if isinstance(devices, str) else devices
         chosen = _numbered(wanted, listed, found, "JAX devices")
         return chosen, _for_jax(executor, chosen)
-    if executor == "auto" and devices is None and _accelerated():
+    if executor == "auto" and devices is None and _accelerate():
         chosen = _jax_devices(None)
         return chosen, _for_jax(executor, chosen)
     if devices is None:
@@ -315,7 +315,7 @@ def _jax_devices(platform: str | None) -> tuple[Any, ...]:
         ) from error
 
 
-def _accelerated() -> bool:
+def _accelerate() -> bool:
     """Whether JAX is in use, with devices that are no CPU."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not getattr(bridge, "_backends", None):

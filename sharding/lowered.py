@@ -116,7 +116,7 @@ class Lowered(LinearOperator):
     def _apply(self, x: Any) -> Any:
         if _is_traced(self.plan):
             return self.plan.operator(x)
-        return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
+        return _map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _apply_adjoint(self, y: Any) -> Any:
         assert self._adjoint_program is not None
@@ -124,7 +124,7 @@ class Lowered(LinearOperator):
             base = self.plan.operator
             assert isinstance(base, LinearOperator)
             return base.H(y)
-        return _mapped(y, self.codomain, self.domain, self._adjoint_program, self._engine)
+        return _map_over(y, self.codomain, self.domain, self._adjoint_program, self._engine)
 
     def _make_conjugate(self) -> LinearOperator:
         base = self.plan.operator
@@ -215,7 +215,7 @@ class LoweredOperator(Operator):
     def _apply(self, x: Any) -> Any:
         if _is_traced(self.plan):
             return self.plan.operator(x)
-        return _mapped(x, self.domain, self.codomain, self.plan.forward, self._engine)
+        return _map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _jacobian(self, x: Any) -> LinearOperator:
         if _is_traced(self.plan):
@@ -363,7 +363,7 @@ def _is_traced(plan: Plan) -> bool:
     return bool(found)
 
 
-def _mapped(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
+def _map_over(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
     placed = _is_placed(x, source)
     parts = [space.adopt(part) for space, part in _pairs(x, source)]
     made = _run(engine, program, parts)

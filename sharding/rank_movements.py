@@ -38,7 +38,7 @@ def move(
     if isinstance(source, Replicated):
         if isinstance(target, Partial):
             return x if line.i == 0 else x.new_zeros(x.shape)
-        return _taken(line, shape, ndim, target, x)
+        return _take(line, shape, ndim, target, x)
     if isinstance(target, Partial):
         return _spread(line, shape, ndim, source, x)
     if isinstance(source, Partial):
@@ -57,7 +57,7 @@ def move(
     return line.all_to_all(x, (axis, size), (target.axis - ndim, shape[target.axis]))
 
 
-def _taken(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
+def _take(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
     """A rank's range of what it holds whole."""
     return line.taken(x, *_range(line, shape, ndim, state))
 

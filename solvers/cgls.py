@@ -120,7 +120,7 @@ def cgls(
         """|r|^2 now, and the next p and its g where they are asked for."""
         if run.last and not normal_rtol:
             return products((rows, r, r))[0], p, g
-        return _turned(A, (x, r, p, g), run.active, square, products)
+        return _turn(A, (x, r, p, g), run.active, square, products)
 
     several = columns.compiled(_several)
     rr = run.history[-1] ** 2
@@ -177,7 +177,7 @@ def _several(
     def step(_: Any, state: Any) -> Any:
         _, _, p, g = state
         x, r, curvature = _along(A, state, active, square, sums)
-        rr, following, turned = _turned(A, (x, r, p, g), active, square, sums)
+        rr, following, turned = _turn(A, (x, r, p, g), active, square, sums)
         ends = (g == 0) | (curvature == 0)
         if normal_bound is not None:
             ends = ends | (xp.sqrt(turned) <= normal_bound)
@@ -202,7 +202,7 @@ def _along(
     return add_scaled(x, length, p), add_scaled(r, -length, q), curvature
 
 
-def _turned(
+def _turn(
     A: LinearOperator, state: tuple[Any, Any, Any, Any], active: Any, square: Any, dots: Any
 ) -> tuple[Any, Any, Any]:
     """|r|^2, the direction that follows p, and its g."""

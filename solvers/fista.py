@@ -117,20 +117,20 @@ def fista(
         return _backtrack(run, f, prior, x, z, t, length, momentum, restart)
     terms = f, prior, length, momentum, 1.0 if restart else None
     names = ("x", "z", "t", "step")
-    return iterate(run, _accelerated, terms, (x, z, t, np.asarray(length)), names, measures=1)
+    return iterate(run, _accelerate, terms, (x, z, t, np.asarray(length)), names, measures=1)
 
 
-def _accelerated(
+def _accelerate(
     terms: tuple[Any, ...], state: tuple[Any, ...], active: Any, _: Any, dots: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """One iteration with a fixed step: x, the point ahead, its counter, the step."""
     f, prior, length, momentum, restart = terms
     x, z, t, _ = state
     moved = proximal(prior, add_scaled(z, _like(-length, t), f.gradient(z)), length)
-    return _advanced(f.domain, x, z, t, moved, (length, momentum, restart), active, dots)
+    return _advance(f.domain, x, z, t, moved, (length, momentum, restart), active, dots)
 
 
-def _advanced(
+def _advance(
     space: Any, x: Any, z: Any, t: Any, moved: Any, how: tuple[Any, ...], active: Any, dots: Any
 ) -> tuple[tuple[Any, ...], Any]:
     length, momentum, restart = how
@@ -180,7 +180,7 @@ def _backtrack(
             if np.all(~run.active | (found <= model + room)) or length < 1e-30:
                 break
             length *= _SHRINK
-        state, measured = _advanced(
+        state, measured = _advance(
             space, x, z, t, moved, (length, momentum, how_restart), run.active, products
         )
         x, z, t, _ = state

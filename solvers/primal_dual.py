@@ -122,7 +122,7 @@ def pdhg(
         x, p = chosen(run.active, moved, x), chosen(run.active, dual, p)
         image, back = chosen(run.active, ahead, image), chosen(run.active, back_next, back)
         if adaptive and not gamma:
-            tau_next, sigma, balance = _balanced(
+            tau_next, sigma, balance = _balance(
                 tau, sigma, balance, float(np.sum(np.sqrt(primal))), float(np.sum(np.sqrt(slack)))
             )
         tau = tau_next
@@ -156,7 +156,7 @@ def _steps(K: LinearOperator, tau: float | None, sigma: float | None) -> tuple[f
     return 1 / math.sqrt(square), 1 / math.sqrt(square)
 
 
-def _balanced(
+def _balance(
     tau: float, sigma: float, balance: float, primal: float, dual: float
 ) -> tuple[float, float, float]:
     """Longer steps on the side that lags, by factors that tend to 1."""

@@ -107,11 +107,11 @@ def automatic_regularization(
     if arrays.is_array(weights):
         weights = A.codomain.gather(weights)
     chosen = _views(y.shape[0])
-    part = arrays.to_numpy(y[chosen[0] : chosen[0] + 1] if y.shape[0] == 1 else _taken(y, chosen))
+    part = arrays.to_numpy(y[chosen[0] : chosen[0] + 1] if y.shape[0] == 1 else _take(y, chosen))
     part = np.asarray(part, np.float64)
     require_finite(part, "y")
     if arrays.is_array(weights):
-        weights = _taken(weights, chosen)
+        weights = _take(weights, chosen)
         weights = np.asarray(arrays.to_numpy(weights), np.float64)
     w = measurement_weights(weights, part, Space(part.shape, "float64"))
     inside = find_support(part)
@@ -163,7 +163,7 @@ def _views(count: int) -> np.ndarray:
     return np.arange(_VIEWS) * count // _VIEWS
 
 
-def _taken(x: Any, chosen: np.ndarray) -> Any:
+def _take(x: Any, chosen: np.ndarray) -> Any:
     xp = arrays.namespace(x)
     if arrays.is_numpy(x):
         return x[chosen]

@@ -77,10 +77,10 @@ def analytic_start(
             lambda part: part * arrays.cast(arrays.convert(mask, part), arrays.dtype_of(part)), x
         )
     x = A.domain.put(each(lambda part: clipped(part, low, high), x))
-    return _fitted(A, y, x, W, low, high)
+    return _fit(A, y, x, W, low, high)
 
 
-def _fitted(
+def _fit(
     A: LinearOperator, y: Any, x: Any, W: Any, low: float | None, high: float | None
 ) -> tuple[Any, Any] | None:
     image = A @ x

@@ -94,7 +94,7 @@ class Descent:
         d: Any = self._domain
         self._plain = Space(d.shape, d.dtype, d.axes, d.spacing)
         donated = () if run.watched else ("x",)
-        self._pass = self._domain.compiled(_passed, (*donated, "e"))
+        self._pass = self._domain.compiled(_run_pass, (*donated, "e"))
         self._measure = self._domain.compiled(_measured)
 
     def start(self, x: Any, image: Any = None) -> None:
@@ -152,7 +152,7 @@ class Descent:
         self.count = len(visits)
         if not self.count:
             return
-        run = self._pass or _passed
+        run = self._pass or _run_pass
         self.x, self.e, *self._moved = run(subsets, visits, self.x, self.e, self._problem)
 
     def record(self) -> dict[str, float]:
@@ -201,7 +201,7 @@ class Descent:
         return Subset(columns, picks, puts, seen.of_terms, seen.of_form)
 
 
-def _passed(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> tuple[Any, ...]:
+def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> tuple[Any, ...]:
     """Volume and error after a pass, the sum of |changes|, and that of the steps."""
     (square,) = inners((subsets[visits[0]].columns.codomain, e, e))
     zero = arrays.namespace(square).zeros_like(square)

@@ -30,7 +30,7 @@ def described(value: Any) -> str:
         said = f"an array of shape {tuple(value.shape)} {arrays.dtype_of(value)}"
         if arrays.is_distributed(value) or arrays.is_traced(value):
             return said
-        digest = hashlib.sha256(arrays.to_numpy(_detached(value)).tobytes()).hexdigest()
+        digest = hashlib.sha256(arrays.to_numpy(_detach(value)).tobytes()).hexdigest()
         return f"{said}, digest {digest[:12]}"
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.path.expanduser(os.fspath(value)))
@@ -61,7 +61,7 @@ def agreed(like: Any, wanted: Mapping[str, str], failure: Exception | None) -> N
         raise failure
     for rank, (error, _) in enumerate(said):
         if error is not None:
-            raise PlacementError(_stopped(rank, len(said), error))
+            raise PlacementError(_stop(rank, len(said), error))
     for name in wanted:
         values = [asked.get(name) for _, asked in said]
         if len(set(values)) > 1:
@@ -80,7 +80,7 @@ def same_answer(like: Any, ends: bool, failure: Exception | None) -> bool:
         raise failure
     for rank, (_, error) in enumerate(said):
         if error is not None:
-            raise PlacementError(_stopped(rank, len(said), error))
+            raise PlacementError(_stop(rank, len(said), error))
     return any(end for end, _ in said)
 
 
@@ -88,12 +88,12 @@ def _shown(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _stopped(rank: int, count: int, error: str) -> str:
+def _stop(rank: int, count: int, error: str) -> str:
     return (
         f"rank {rank} of {count} raised {error}; so every rank stops here, and the group can be "
         "used again"
     )
 
 
-def _detached(x: Any) -> Any:
+def _detach(x: Any) -> Any:
     return x.detach() if hasattr(x, "detach") else x

@@ -224,7 +224,7 @@ def _composed(
     wide, gather = geometry, gathering(geometry, A.grid, isocenter, precision)
     dtype = gather.dtype
     if _takes_displaced(geometry, coverage, isocenter, displaced):
-        wide, fill = _widened(geometry, isocenter, dtype)
+        wide, fill = _widen(geometry, isocenter, dtype)
         gather = gathering(wide, A.grid, isocenter, precision)
         before += [fill, DisplacedWeights(geometry, isocenter, dtype, precision)]
     if _takes_parker(geometry, coverage, isocenter, short_scan):
@@ -247,7 +247,7 @@ def _composed(
     return part_of(result, A)
 
 
-def _widened(geometry: Any, isocenter: Any, dtype: Any) -> tuple[Any, LinearOperator]:
+def _widen(geometry: Any, isocenter: Any, dtype: Any) -> tuple[Any, LinearOperator]:
     """The scan with its detector filled up to both sides, and the operator that fills data up."""
     place = displaced_places(geometry, isocenter)
     detector = geometry.detector.host

@@ -78,7 +78,7 @@ def march(
             share = kit.maximum(kit.fma(fraction, gain, bias), kit.constant(0.0))
             base = builder.add(builder.add(at, builder.mul(j, stride)), cell)
             first, second = (
-                _picked(kit, partial(kit.pick, data), base, twin, i, relative) for i in (0, 1)
+                _pick(kit, partial(kit.pick, data), base, twin, i, relative) for i in (0, 1)
             )
             change = builder.fsub(second, first, flags=FLAGS)
             value = kit.fma(_both(kit, share, twin), change, first)
@@ -131,7 +131,7 @@ def gather_parallel(
 
             def tap(t: int, value: Any, pick: Any) -> Any:
                 share = kit.clip(kit.fma(kit.distance(fraction, t), q, b))
-                number = _picked(kit, partial(pick, data), base, twin, t, relative)
+                number = _pick(kit, partial(pick, data), base, twin, t, relative)
                 return kit.fma(_both(kit, share, twin), number, value)
 
             carried(kit.taps(None, wide, tap, carried.value))
@@ -205,7 +205,7 @@ def gather_fan(
                 chord = kit.minimum(chord, kit.after(e, de, t))
                 chord = kit.minimum(chord, kit.after(f, df, t))
                 chord = kit.maximum(chord, kit.constant(0.0))
-                number = _picked(kit, partial(pick, data), base, twin, t, relative)
+                number = _pick(kit, partial(pick, data), base, twin, t, relative)
                 return kit.fma(_both(kit, chord, twin), number, value)
 
             carried(kit.taps(tight, wide, tap, carried.value))
@@ -221,7 +221,7 @@ def _sums(kit: Kit, table: Any, at: int, twin: Any) -> Any:
     return one if twin is None else kit.beside(one, kit.vector(table, at + 8))
 
 
-def _picked(kit: Kit, pick: Any, base: Any, twin: Any, offset: int, relative: Any) -> Any:
+def _pick(kit: Kit, pick: Any, base: Any, twin: Any, offset: int, relative: Any) -> Any:
     one = pick(base, offset, relative)
     if twin is None:
         return one

@@ -16,11 +16,11 @@ __all__ = ["run"]
 def run(function: Callable[..., Any], setup: Any, like: Array, *operands: Any) -> Any:
     """`function(setup, *operands)`; in JAX compiled, once for each setup and shape."""
     if arrays.is_jax(like):
-        return _jitted(function, setup)(*operands)
+        return _jit(function, setup)(*operands)
     return function(setup, *operands)
 
 
 @functools.lru_cache(maxsize=256)
-def _jitted(function: Callable[..., Any], setup: Hashable) -> Callable[..., Any]:
+def _jit(function: Callable[..., Any], setup: Hashable) -> Callable[..., Any]:
     compiled: Callable[..., Any] = sys.modules["jax"].jit(functools.partial(function, setup))
     return compiled

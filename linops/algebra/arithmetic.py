@@ -112,8 +112,8 @@ def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
         )
     outer, inner = placed.chained(outer, inner)
     # Over the reals only real scalars commute, so complex ones stay where they are.
-    a, left = _unscaled(outer, inner)
-    b, right = _unscaled(inner, outer)
+    a, left = _unscale(outer, inner)
+    b, right = _unscale(inner, outer)
     left, right, casts = _meet(left, right)
     terms = list(_factors(left))
     if casts:
@@ -270,7 +270,7 @@ def _join(
             break
 
 
-def _unscaled(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
+def _unscale(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
     if type(operator) is not Scaled or arrays.trainable(operator.scalar):
         return None, operator
     if not isinstance(operator.scalar, (int, float)):

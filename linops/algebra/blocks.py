@@ -184,8 +184,8 @@ def weakened(
         wide = (start - halo, stop + halo)
         if not padded:
             n = extent_of(term.domain, rule.domain, name)
-            lo, hi = _clipped(lo, hi, n)
-            wide = _clipped(*wide, n)
+            lo, hi = _clip(lo, hi, n)
+            wide = _clip(*wide, n)
         if (lo, hi) != wide:
             larger = resized(term.domain, cuts, wide[1] - wide[0])
             parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0], rule.domain))
@@ -254,7 +254,7 @@ def _default(
             # Every plane is counted by one block, its halo by others.
             parts.append(_extend(operator.domain, cuts, start, stop, padded, rule.domain))
             if not padded and not rule.periodic(name):
-                lo, hi = _clipped(lo, hi, n)
+                lo, hi = _clip(lo, hi, n)
             if (lo, hi) != (start, stop):
                 wide = resized(operator.domain, cuts, hi - lo)
                 parts.append(Crop.along(wide, cuts, start - lo, stop - lo, rule.domain))
@@ -285,7 +285,7 @@ def _default_of_map(operator: Operator, name: str, start: int, stop: int, padded
     n, wraps = extent_of(operator.domain, rule.domain, name), rule.periodic(name)
     lo, hi = operator._input_range(name, start, stop)
     if not (padded or wraps):
-        lo, hi = _clipped(lo, hi, n)
+        lo, hi = _clip(lo, hi, n)
     begin, end = max(lo, 0), min(hi, n)
     if wraps:
         halo = hi - lo - (stop - start)
@@ -312,7 +312,7 @@ def _extend(
         small = resized(space, cuts, stop - start)
         return PlaneWindow(small, space, cuts, -start, members=members)
     n = space.members[cuts[0][0]].shape[cuts[0][1]]
-    return Pad.along(space, cuts, *_clipped(start, stop, n), members)
+    return Pad.along(space, cuts, *_clip(start, stop, n), members)
 
 
 def _restrict(
@@ -328,9 +328,9 @@ def _restrict(
         small = resized(space, cuts, stop - start)
         return PlaneWindow(space, small, cuts, start, members=members)
     n = space.members[cuts[0][0]].shape[cuts[0][1]]
-    return Crop.along(space, cuts, *_clipped(start, stop, n), members)
+    return Crop.along(space, cuts, *_clip(start, stop, n), members)
 
 
-def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
+def _clip(start: int, stop: int, n: int) -> tuple[int, int]:
     first = min(max(start, 0), n)
     return first, max(min(stop, n), first)

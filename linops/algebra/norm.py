@@ -47,7 +47,7 @@ def norm(
     known = known_norm(operator)
     if known is not None:
         return NormInfo(known, 0.0, 0, True) if return_info else known
-    info = _bidiagonalized(operator, iterations, rtol, seed)
+    info = _bidiagonalize(operator, iterations, rtol, seed)
     if not info.converged:
         warnings.warn(
             f"{operator.name}.norm() has not converged after {info.iterations} iterations "
@@ -58,7 +58,7 @@ def norm(
     return info if return_info else info.value
 
 
-def _bidiagonalized(operator: LinearOperator, iterations: int, rtol: float, seed: int) -> NormInfo:
+def _bidiagonalize(operator: LinearOperator, iterations: int, rtol: float, seed: int) -> NormInfo:
     """Golub, Kahan 1965: `A V = U B` and `A.H U = V B.T + beta v e.T` with B upper bidiagonal.
 
     The largest singular value of B climbs to that of A, far faster than powers of `A.H A`. No

@@ -151,7 +151,7 @@ class Product(LinearOperator):
                 start, stop = start - (lo + halo), stop - (lo + halo)
             if not padded:
                 outer, name = terms[link.first], str(link.names[link.first])
-                start, stop = _clipped(
+                start, stop = _clip(
                     start, stop, extent_of(outer.domain, rules[link.first].domain, name)
                 )
         for k in range(link.first, link.last + 1):
@@ -167,7 +167,7 @@ class Product(LinearOperator):
                 halo = rules[k].halo(name)
                 start, stop = start - halo, stop + halo
             if not padded:
-                start, stop = _clipped(start, stop, extent_of(term.domain, rules[k].domain, name))
+                start, stop = _clip(start, stop, extent_of(term.domain, rules[k].domain, name))
         if not padded and link.relation is not Relation.PRODUCED:
             terms += self._unread(link, start, stop, whole)
         from linops.algebra.arithmetic import flat_product
@@ -187,7 +187,7 @@ class Product(LinearOperator):
         from linops.algebra.blocks import extent_of
 
         rule, name = self.terms[-1].rule, str(link.names[-1])
-        lo, hi = _clipped(*whole, extent_of(self.domain, rule.domain, name))
+        lo, hi = _clip(*whole, extent_of(self.domain, rule.domain, name))
         if (lo, hi) == (start, stop):
             return []
         cuts = positions(rule.domain, name)
@@ -199,6 +199,6 @@ class Product(LinearOperator):
         return Cost.chained([term.cost() for term in self.terms])
 
 
-def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
+def _clip(start: int, stop: int, n: int) -> tuple[int, int]:
     first = min(max(start, 0), n)
     return first, max(min(stop, n), first)

@@ -75,7 +75,7 @@ class VStack(LinearOperator):
         return flat([function(x) for function in self._functions])
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return _summed(self._adjoint_parts, y)
+        return _sum_up(self._adjoint_parts, y)
 
     @cached_property
     def _functions(self) -> tuple[Callable[[Any], Any], ...]:
@@ -176,7 +176,7 @@ class HStack(LinearOperator):
         return any(term._aliases for term in self.terms)
 
     def _apply(self, x: Any) -> Any:
-        return _summed(self._parts, x)
+        return _sum_up(self._parts, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
         return flat([function(y) for function in self._adjoint_functions])
@@ -421,7 +421,7 @@ class BlockDiagonal(LinearOperator):
         return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
 
 
-def _summed(parts: _Parts, x: tuple[Any, ...]) -> Any:
+def _sum_up(parts: _Parts, x: tuple[Any, ...]) -> Any:
     """The sum of what the functions give, each of its part of a tuple."""
     (function, place), *rest = parts
     total = function(x[place])

@@ -97,7 +97,7 @@ class Convolve(LinearOperator):
         origins = _origins(kernel, origin)
         if periodic:
             for k, number in enumerate(numbers):
-                kernel = _folded(kernel, k - len(numbers), space.shape[number])
+                kernel = _fold(kernel, k - len(numbers), space.shape[number])
             extents = [space.shape[number] for number in numbers]
             origins = tuple(o % n if n else 0 for o, n in zip(origins, extents, strict=True))
         if method == "auto":
@@ -188,7 +188,7 @@ class Convolve(LinearOperator):
         if k is None:
             i = [a.name for a in self.rule.domain[0]].index(axis)
             n, shape[i] = shape[i], stop - start
-            block = self._changed(_reshaped(domain, shape))
+            block = self._changed(_reshape(domain, shape))
             if not padded:
                 return block
             from linops.algebra.product import Product
@@ -205,7 +205,7 @@ class Convolve(LinearOperator):
         shape[i] = hi - lo
         ends = with_row(self.ends, k, np.array([-start, n - start], np.int32))
         return self._changed(
-            _reshaped(domain, shape),
+            _reshape(domain, shape),
             _planes=_with(self._planes, k, stop - start),
             _lead=_with(self._lead, k, start - lo),
             _padded=_with(self._padded, k, padded),
@@ -362,7 +362,7 @@ def _origins(kernel: Array, origin: int | Sequence[int] | None) -> tuple[int, ..
     return tuple(int(o) for o in origins)
 
 
-def _folded(kernel: Array, axis: int, n: int) -> Array:
+def _fold(kernel: Array, axis: int, n: int) -> Array:
     """The kernel added up around a ring of n planes."""
     m = int(kernel.shape[axis])
     if n == 0 or m <= n:
@@ -376,7 +376,7 @@ def _folded(kernel: Array, axis: int, n: int) -> Array:
     return xp.sum(xp.reshape(kernel, split), axis=number)
 
 
-def _reshaped(space: Space, shape: Sequence[int]) -> Space:
+def _reshape(space: Space, shape: Sequence[int]) -> Space:
     return Space(tuple(shape), space.dtype, space.axes, space.spacing)
 
 

@@ -123,7 +123,7 @@ class FFT(LinearOperator):
             x = arrays.cast(x, self.codomain.dtype)
         if not axes:
             return x + 0  # a result of its own
-        return arrays.compiled(_transformed, x, axes=axes, norm=self._norm, half=self._half)
+        return arrays.compiled(_transform, x, axes=axes, norm=self._norm, half=self._half)
 
     def _apply_adjoint(self, y: Array) -> Array:
         xp, axes = arrays.namespace(y), self._axes()
@@ -192,7 +192,7 @@ class FFT(LinearOperator):
         return tuple(i - self.domain.ndim for i in self._numbers)
 
 
-def _transformed(x: Array, axes: tuple[int, ...], norm: str, half: bool) -> Array:
+def _transform(x: Array, axes: tuple[int, ...], norm: str, half: bool) -> Array:
     xp = arrays.namespace(x)
     x = arrays.row_major(x)
     if half:

@@ -395,10 +395,10 @@ def _placed(left: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, str]
 def _coordinates(given: Array, moves: bool) -> tuple[Array, ...]:
     """The coordinates that points, or a displacement, give along each axis."""
     parts = tuple(given[k, ...] for k in range(int(given.shape[0])))
-    return tuple(_shifted(part, k) for k, part in enumerate(parts)) if moves else parts
+    return tuple(_shift(part, k) for k, part in enumerate(parts)) if moves else parts
 
 
-def _shifted(part: Array, axis: int) -> Array:
+def _shift(part: Array, axis: int) -> Array:
     """A displacement plus the coordinate of each grid point along `axis`."""
     shape = [1] * part.ndim
     shape[axis] = int(part.shape[axis])

@@ -72,7 +72,7 @@ class Matrix(LinearOperator):
             complex_of(domain.dtype) if dtype.kind == "c" else np.empty(0, domain.dtype).real.dtype
         )
         if sparse:
-            self.array = _merged(array, own)
+            self.array = _merge(array, own)
         else:
             self.array = arrays.owned(array, own)
 
@@ -201,7 +201,7 @@ def is_sparse(array: Any) -> bool:
     return module is not None and bool(module.issparse(array))
 
 
-def _merged(array: Any, dtype: np.dtype) -> Any:
+def _merge(array: Any, dtype: np.dtype) -> Any:
     """In compressed rows of its own, entries that are given twice added up: what squares or counts
     entries sees each once."""
     found = array.tocsr().astype(dtype)

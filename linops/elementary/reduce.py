@@ -76,10 +76,10 @@ class SumOver(LinearOperator):
             return np.asarray(np.sum(x, axis=axes, dtype=dtype), x.dtype)
         for axis in axes:
             x = _blocked_sum(x, axis)
-        return _squeezed(x, axes)
+        return _squeeze(x, axes)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return _repeated(y, self.domain.shape, self._numbers)
+        return _repeat(y, self.domain.shape, self._numbers)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         return self.domain.ones() if weights is None else self._apply_adjoint(weights)
@@ -102,13 +102,13 @@ def _blocked_sum(x: Array, axis: int) -> Array:
     return xp.sum(x, axis=number, keepdims=True)
 
 
-def _squeezed(x: Array, axes: tuple[int, ...]) -> Array:
+def _squeeze(x: Array, axes: tuple[int, ...]) -> Array:
     xp = arrays.namespace(x)
     kept = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in axes)
     return xp.reshape(x, kept)
 
 
-def _repeated(y: Array, shape: tuple[int, ...], numbers: tuple[int, ...]) -> Array:
+def _repeat(y: Array, shape: tuple[int, ...], numbers: tuple[int, ...]) -> Array:
     """`y` with axes `numbers` of `shape` put back, its values repeated along them."""
     xp = arrays.namespace(y)
     batch = tuple(y.shape)[: y.ndim - (len(shape) - len(numbers))]

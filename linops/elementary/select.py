@@ -53,7 +53,7 @@ class Scatter(LinearOperator):
     ) -> None:
         numbers = indexed_axes(space, axes)
         index = _checked(index, math.prod(space.shape[i] for i in numbers))
-        small, rows = _picked(space, numbers, int(index.shape[0]))
+        small, rows = _pick(space, numbers, int(index.shape[0]))
         super().__init__(small, space, Rule((rows[1],), (rows[0],)), tags=("nonnegative",))
         self.index = arrays.snapshot(index)
         self._axes = numbers
@@ -93,7 +93,7 @@ class Restriction(LinearOperator):
     ) -> None:
         numbers = indexed_axes(space, axes)
         index = _checked(index, math.prod(space.shape[i] for i in numbers))
-        small, rows = _picked(space, numbers, int(index.shape[0]))
+        small, rows = _pick(space, numbers, int(index.shape[0]))
         super().__init__(space, small, Rule((rows[0],), (rows[1],)), tags=("nonnegative",))
         self.index = arrays.snapshot(index)
         self._axes = numbers
@@ -180,7 +180,7 @@ def _wide(index: Array) -> Array:
     return arrays.cast(index, np.dtype("int32" if small else "int64"))
 
 
-def _picked(
+def _pick(
     space: Space, numbers: tuple[int, ...], count: int
 ) -> tuple[Space, tuple[Member, Member]]:
     others = [i for i in range(space.ndim) if i not in numbers]

@@ -60,7 +60,7 @@ class Reshape(LinearOperator):
     def __init__(
         self, space: Space, shape: int | Sequence[int], axes: Sequence[str] | None = None
     ) -> None:
-        extents = _inferred(space, (shape,) if isinstance(shape, int) else tuple(shape))
+        extents = _infer(space, (shape,) if isinstance(shape, int) else tuple(shape))
         left = space.axes or tuple(numbered(space.ndim))
         passing = _passing(space.shape, extents)
         wanted = [f"axis{j}" for j in range(len(extents))] if axes is None else list(axes)
@@ -77,10 +77,10 @@ class Reshape(LinearOperator):
         super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
 
     def _apply(self, x: Array) -> Array:
-        return _reshaped(x, self.domain, self.codomain)
+        return _reshape(x, self.domain, self.codomain)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return _reshaped(y, self.codomain, self.domain)
+        return _reshape(y, self.codomain, self.domain)
 
     def _make_adjoint(self) -> LinearOperator:
         return self._made(self.codomain, self.domain, self.rule.adjoint(), self._declared_tags)
@@ -146,11 +146,11 @@ class Transpose(LinearOperator):
         super().__init__(space, codomain, rule, tags=("unitary", "nonnegative"))
 
     def _apply(self, x: Array) -> Array:
-        return _permuted(x, self._order())
+        return _permute(x, self._order())
 
     def _apply_adjoint(self, y: Array) -> Array:
         order = self._order()
-        return _permuted(y, [order.index(i) for i in range(len(order))])
+        return _permute(y, [order.index(i) for i in range(len(order))])
 
     def _make_adjoint(self) -> LinearOperator:
         return self._made(self.codomain, self.domain, self.rule.adjoint(), self._declared_tags)
@@ -166,7 +166,7 @@ class Transpose(LinearOperator):
         return [left.index(axis.name) for axis in self.rule.codomain[0]]
 
 
-def _inferred(space: Space, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _infer(space: Space, shape: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(space, Space):
         raise ShapeError("Reshape takes one array: pick a member of the product space first")
     known = math.prod(n for n in shape if n != -1)
@@ -204,12 +204,12 @@ def _passing(source: tuple[int, ...], target: tuple[int, ...]) -> dict[int, int]
     return found
 
 
-def _reshaped(x: Array, source: Any, target: Any) -> Array:
+def _reshape(x: Array, source: Any, target: Any) -> Array:
     batch = tuple(x.shape)[: x.ndim - source.ndim]
     return arrays.namespace(x).reshape(x, (*batch, *target.shape))
 
 
-def _permuted(x: Array, order: Sequence[int]) -> Array:
+def _permute(x: Array, order: Sequence[int]) -> Array:
     lead = x.ndim - len(order)
     axes = (*range(lead), *(lead + i for i in order))
     return arrays.namespace(x).permute_dims(x, axes)

@@ -109,7 +109,7 @@ def _flux(
         value: LinearOperator = terms[0] if len(terms) == 1 else Sum(terms)
     else:
         a = float(velocity)
-        table = _CENTRAL.get(scheme) or (_UPWIND[scheme] if a >= 0 else _mirrored(_UPWIND[scheme]))
+        table = _CENTRAL.get(scheme) or (_UPWIND[scheme] if a >= 0 else _mirror(_UPWIND[scheme]))
         value = _face_values(space, axis, {o: a * w for o, w in table.items()}, own, where)
     ends = tuple(
         ("periodic", "periodic") if a == axis and pair[0] == "periodic" else ("zero", "zero")
@@ -137,11 +137,11 @@ def _parts(scheme: str, velocity: Array) -> list[tuple[Mapping[int, float], Arra
     forward = velocity >= 0
     return [
         (_UPWIND[scheme], xp.where(forward, velocity, zero)),
-        (_mirrored(_UPWIND[scheme]), xp.where(forward, zero, velocity)),
+        (_mirror(_UPWIND[scheme]), xp.where(forward, zero, velocity)),
     ]
 
 
-def _mirrored(table: Mapping[int, float]) -> dict[int, float]:
+def _mirror(table: Mapping[int, float]) -> dict[int, float]:
     return {-1 - o: w for o, w in table.items()}
 
 

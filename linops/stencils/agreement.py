@@ -201,7 +201,7 @@ def _check_alike(f: Callable[..., Any], first: str, a: Any, second: str, b: Any)
 def _differences(a: Any, b: Any) -> list[np.ndarray]:
     import jax
 
-    wide = [[_widened(x) for x in jax.tree.leaves(v)] for v in (a, b)]
+    wide = [[_widen(x) for x in jax.tree.leaves(v)] for v in (a, b)]
     return [x - y for x, y in zip(*wide, strict=True)]
 
 
@@ -242,6 +242,6 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", function))
 
 
-def _widened(x: Any) -> np.ndarray:
+def _widen(x: Any) -> np.ndarray:
     host = np.asarray(x)
     return host.astype(np.complex128 if np.iscomplexobj(host) else np.float64)

@@ -83,7 +83,7 @@ class _FiniteVolume(Operator):
                 return tuple(self._stepped(lambda c, o: table[c, o], count, xp, time))
 
             found = {}
-            along = _linearized(stepped, own)
+            along = _linearize(stepped, own)
             for key in keys:
                 tangent = tuple((xp.ones_like if k == key else xp.zeros_like)(own[0]) for k in keys)
                 for output, part in enumerate(along(tangent)):
@@ -291,7 +291,7 @@ class IsothermalEuler(_FiniteVolume):
         return found
 
 
-def _linearized(function: Callable[..., Any], point: Any) -> Callable[[Any], Any]:
+def _linearize(function: Callable[..., Any], point: Any) -> Callable[[Any], Any]:
     """The derivative of a function of arrays of JAX or torch along a direction."""
     if arrays.is_jax(point[0]):
         along = sys.modules["jax"].linearize(function, *point)[1]

@@ -125,7 +125,7 @@ def _minimum(a: Any, b: Any) -> Any:
     return where(_value(a) <= _value(b), a, b)
 
 
-def _swapped(name: str) -> Callable[[Any, Any], Any]:
+def _swap(name: str) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         if isinstance(a, Dual):
             return getattr(a, f"__{name}__")(b)
@@ -135,10 +135,10 @@ def _swapped(name: str) -> Callable[[Any, Any], Any]:
 
 
 _ARITHMETIC: dict[Any, Callable[..., Any]] = {
-    np.add: _swapped("add"),
-    np.subtract: _swapped("sub"),
-    np.multiply: _swapped("mul"),
-    np.true_divide: _swapped("truediv"),
+    np.add: _swap("add"),
+    np.subtract: _swap("sub"),
+    np.multiply: _swap("mul"),
+    np.true_divide: _swap("truediv"),
     np.power: lambda a, b: a**b,
     np.negative: lambda a: -a,
     np.absolute: abs,

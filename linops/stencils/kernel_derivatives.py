@@ -280,8 +280,8 @@ def _with_closure_as_arguments(
     """The call where functions close over tracers: these become arguments without a cotangent."""
     import jax
 
-    result, consts, run = _hoisted(forward, arguments)
-    _, adjoint_consts, pull_back = _hoisted(adjoint, (*arguments, result))
+    result, consts, run = _hoist(forward, arguments)
+    _, adjoint_consts, pull_back = _hoist(adjoint, (*arguments, result))
     # What the adjoint closes over is a constant of the derivative.
     held = (*consts, *map(jax.lax.stop_gradient, adjoint_consts))
 
@@ -297,7 +297,7 @@ def _with_closure_as_arguments(
     return _reverse_only(forward_of_all, adjoint_of_all, closed_over=len(held))(*arguments, *held)
 
 
-def _hoisted(
+def _hoist(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, tuple[Any, ...], Callable[[tuple[Any, ...], tuple[Any, ...]], Any]]:
     """The shapes of a function's result, what it closes over, and the function of both."""

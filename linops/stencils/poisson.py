@@ -134,10 +134,10 @@ class PoissonSolve(LinearOperator):
             self.__dict__.setdefault("_cache_resident", {}), "inverse", self.inverse, wide
         )
         for axis, kind in enumerate(self._kinds):
-            wide = _transformed(wide, axis - d, kind, False)
+            wide = _transform(wide, axis - d, kind, False)
         wide = wide * held
         for axis, kind in enumerate(self._kinds):
-            wide = _transformed(wide, axis - d, kind, True)
+            wide = _transform(wide, axis - d, kind, True)
         if real and arrays.dtype_of(wide).kind == "c":
             wide = arrays.namespace(wide).real(wide)
         return arrays.cast(wide, arrays.dtype_of(x))
@@ -213,7 +213,7 @@ def _real_transform(fft: Any, kind: str, inverse: bool) -> Any:
     return functools.partial(getattr(fft, family[int(inverse)]), type=int(kind[3]), norm="ortho")
 
 
-def _transformed(x: Array, axis: int, kind: str, inverse: bool) -> Array:
+def _transform(x: Array, axis: int, kind: str, inverse: bool) -> Array:
     """One transform with the array library's own FFT, or with the matrix of the transform.
 
     Real transforms are products with an orthogonal matrix; libraries but SciPy have none of their

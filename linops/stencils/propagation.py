@@ -201,7 +201,7 @@ class WaveJacobian(LinearOperator):
         records = []
         for p, rate in _rates(model, held, model._sent(x)):
             moved = held[0] * model.laplacian._forward(dp) + scaled * rate
-            dp, before = _damped(held[1], 2.0 * dp - before + moved, dp)
+            dp, before = _damp(held[1], 2.0 * dp - before + moved, dp)
             records.append(model.sampling._forward(dp))
             del p
         return arrays.namespace(x).stack(records, axis=0)
@@ -234,10 +234,10 @@ def _states(owner: Any, held: Any, sent: Array) -> Iterator[State]:
 def _step(owner: Any, held: Any, sent: Array, n: int, p: Array, before: Array) -> State:
     square, damping = held
     rate = owner.laplacian._forward(p) + owner.injection._forward(sent[n, ...])
-    return _damped(damping, 2.0 * p - before + square * rate, p)
+    return _damp(damping, 2.0 * p - before + square * rate, p)
 
 
-def _damped(damping: Any, after: Array, p: Array) -> State:
+def _damp(damping: Any, after: Array, p: Array) -> State:
     return (after, p) if damping is None else (damping * after, damping * p)
 
 
@@ -263,7 +263,7 @@ def _rates(owner: Any, held: Any, sent: Array) -> Iterator[tuple[Array, Array]]:
     for n in range(owner._times[1]):
         rate = owner.laplacian._forward(p) + owner.injection._forward(sent[n, ...])
         yield p, rate
-        p, before = _damped(held[1], 2.0 * p - before + held[0] * rate, p)
+        p, before = _damp(held[1], 2.0 * p - before + held[0] * rate, p)
 
 
 def _rates_backwards(owner: Any, held: Any, sent: Array) -> Iterator[Array]:

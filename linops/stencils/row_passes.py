@@ -178,7 +178,7 @@ def _rows(
             while last < used and rows[last] == row and not whole[shifts[last]]:
                 bases[last] = moves[shifts[last]] - lowest
                 last += 1
-            _copied(x, row, block, n2, lowest, source, sign_of, copy)
+            _copy(x, row, block, n2, lowest, source, sign_of, copy)
             _passes(copy, factors, bases, first, last, block, span, m2, m2, out, at, fresh)
         else:
             begin, end = inner
@@ -206,7 +206,7 @@ def _rows(
 
 
 @_jit
-def _copied(
+def _copy(
     x: Any, row: Any, block: Any, n: Any, lowest: Any, source: Any, sign: Any, copy: Any
 ) -> None:
     """Rows with what is beyond their ends; entry e of one stands at place `e + lowest`."""

@@ -304,7 +304,7 @@ def _run(
         for i, field in enumerate(shares):
             extended.append(
                 jax.tree.map(
-                    lambda x, whole, i=i: _extended(x, whole.shape, layout, windows, i),
+                    lambda x, whole, i=i: _extend(x, whole.shape, layout, windows, i),
                     field,
                     args[i],
                 )
@@ -329,7 +329,7 @@ def _run(
         out_specs=out_specs,
     )
     results = mapped(whole, rest)
-    return jax.tree.map(lambda x, wanted: _cropped(x, wanted.shape, layout), results, shape_of)
+    return jax.tree.map(lambda x, wanted: _crop(x, wanted.shape, layout), results, shape_of)
 
 
 @functools.cache
@@ -405,7 +405,7 @@ def _is_explicit(mesh: Any) -> bool:
     return any(kind.name == "Explicit" for kind in mesh.axis_types)
 
 
-def _cropped(x: Any, shape: tuple[int, ...], layout: _Layout) -> Any:
+def _crop(x: Any, shape: tuple[int, ...], layout: _Layout) -> Any:
     """An output without the planes that made shares equal."""
     import jax
 
@@ -491,7 +491,7 @@ def _follow_extents(
     return outputs
 
 
-def _extended(
+def _extend(
     x: Any, shape: tuple[int, ...], layout: _Layout, windows: dict[int, Windows], field: int
 ) -> Any:
     """The window of this device: axis after axis, so that corners come along."""

@@ -132,7 +132,7 @@ def framed_input(x: Array, lines: Sequence[Line], starts: Array, values: Any = N
     n = len(lines)
     for axis, line in enumerate(lines):
         if line.whole is not None:
-            x = _extended(x, axis - n, line, starts[axis])
+            x = _extend(x, axis - n, line, starts[axis])
     if all(line.plain for line in lines):
         return x
     frame = arrays.framed(x, [line.before for line in lines], [line.after for line in lines])
@@ -166,7 +166,7 @@ def folded(total: Array, lines: Sequence[Line], starts: Array) -> Array:
             low = min(run.source, run.source + (run.planes - 1) * run.step)
             part = arrays.narrow(total, axis - n, run.target, run.target + run.planes)
             own = arrays.narrow(total, axis - n, low, low + run.planes)
-            total = arrays.written(total, axis - n, low, own + _turned(part, axis - n, run))
+            total = arrays.written(total, axis - n, low, own + _turn(part, axis - n, run))
         for plane in line.blanks:
             hole = arrays.narrow(total, axis - n, line.before + plane, line.before + plane + 1)
             total = arrays.written(total, axis - n, line.before + plane, hole * 0)
@@ -179,10 +179,10 @@ def folded(total: Array, lines: Sequence[Line], starts: Array) -> Array:
 
 def _read(frame: Array, axis: int, run: Run) -> Array:
     low = min(run.source, run.source + (run.planes - 1) * run.step)
-    return _turned(arrays.narrow(frame, axis, low, low + run.planes), axis, run)
+    return _turn(arrays.narrow(frame, axis, low, low + run.planes), axis, run)
 
 
-def _turned(part: Array, axis: int, run: Run) -> Array:
+def _turn(part: Array, axis: int, run: Run) -> Array:
     if run.step < 0:
         part = arrays.namespace(part).flip(part, axis=part.ndim + axis)
     return -part if run.sign < 0 else part
@@ -263,7 +263,7 @@ def blanked(y: Array, axis: int, line: Line, start: Array) -> Array:
     return arrays.gather_planes(y, axis, xp.arange(line.count, dtype=start.dtype), valid)
 
 
-def _extended(x: Array, axis: int, line: Line, start: Array) -> Array:
+def _extend(x: Array, axis: int, line: Line, start: Array) -> Array:
     """The input of a padded block with what is beyond the true ends in its planes."""
     assert line.whole is not None
     if not x.shape[axis]:
@@ -281,11 +281,11 @@ def _extended(x: Array, axis: int, line: Line, start: Array) -> Array:
     valid = (plane >= -halo) & (plane < n + halo) & (sign != 0)
     valid = valid & (source >= 0) & (source < line.extent)
     taken = arrays.gather_planes(x, axis, xp.clip(source, 0, line.extent - 1), valid)
-    return _signed(taken, axis, sign) if -1 in table[1] else taken
+    return _sign(taken, axis, sign) if -1 in table[1] else taken
 
 
 def _returned(total: Array, axis: int, line: Line, start: Array) -> Array:
-    """The transpose of `_extended`."""
+    """The transpose of `_extend`."""
     assert line.whole is not None
     if not total.shape[axis]:
         return total
@@ -306,11 +306,11 @@ def _returned(total: Array, axis: int, line: Line, start: Array) -> Array:
         reader = xp.take(_table(planes, start), place) - start + shift
         valid = (plane >= 0) & (plane < n) & (sign != 0) & (reader >= 0) & (reader < line.extent)
         part = arrays.gather_planes(total, axis, xp.clip(reader, 0, line.extent - 1), valid)
-        result = result + (_signed(part, axis, sign) if -1 in signs else part)
+        result = result + (_sign(part, axis, sign) if -1 in signs else part)
     return result
 
 
-def _signed(x: Array, axis: int, sign: Array) -> Array:
+def _sign(x: Array, axis: int, sign: Array) -> Array:
     xp = arrays.namespace(x)
     signs = xp.reshape(arrays.convert(sign, x), (-1,) + (1,) * (-axis - 1))
     return xp.where(signs < 0, -x, x)

@@ -182,7 +182,7 @@ def _computed(
     for part in cutting.parts(tile):
         read = []
         for store, ranges, space in zip(sources, part.reads, A.domain.members, strict=True):
-            block = _taken(store, at, ranges, space)
+            block = _take(store, at, ranges, space)
             if look:
                 _require_finite(block, at, ranges, "source")
             read.append(block)
@@ -203,7 +203,7 @@ def _look(cutting: Cutting, sources: list[Any], at: tuple[int, ...]) -> None:
             seen.add(part.reads)
             members = cutting.A.domain.members
             for store, ranges, space in zip(sources, part.reads, members, strict=True):
-                _require_finite(_taken(store, at, ranges, space), at, ranges, "source")
+                _require_finite(_take(store, at, ranges, space), at, ranges, "source")
 
 
 def admitted_stores(
@@ -303,7 +303,7 @@ def _check_source(A: Operator, store: Any, space: Space) -> None:
         )
 
 
-def _taken(store: Any, at: tuple[int, ...], ranges: Any, space: Space) -> Array:
+def _take(store: Any, at: tuple[int, ...], ranges: Any, space: Space) -> Array:
     """A block of one member of the batch, in the space's dtype."""
     front = tuple(slice(i, i + 1) for i in at)
     every = [_around(start, stop, n) for (start, stop), n in zip(ranges, space.shape, strict=True)]

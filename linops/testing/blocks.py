@@ -114,7 +114,7 @@ def check_nested_blocks(s: Subject) -> None:
                 ra = (n // 3, max(n // 3 + 1, (2 * n) // 3))
                 rb = (m // 2, m)
                 for padded in (False, True):
-                    _nested(s, B, x, image, name, (a, *ra), (b, *rb), padded)
+                    _nest(s, B, x, image, name, (a, *ra), (b, *rb), padded)
 
 
 def _shares_halo(B: LinearOperator, axis: str) -> bool:
@@ -137,16 +137,16 @@ def _partial_sums(
         found = host(block(part))
         if any(np.isnan(p).any() for p in elements(found)):
             raise Failure(f"{label} reads planes outside the array")
-        total = found if total is None else _summed(total, found)
+        total = found if total is None else _sum_up(total, found)
     what = f"{name}: its {'padded ' if padded else ''}blocks along {axis!r} do not add up"
     s.close(B.codomain, total, image, float(B.domain.norm(x)), what)
 
 
-def _summed(a: Any, b: Any) -> Any:
+def _sum_up(a: Any, b: Any) -> Any:
     return tuple(p + q for p, q in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
 
 
-def _nested(
+def _nest(
     s: Subject,
     B: LinearOperator,
     x: Any,
@@ -236,7 +236,7 @@ def _padded_block(
     wanted = _wanted(B, x, image, axis, lo, hi)
     if B.rule.relation(axis) in _RELATIONS:
         cuts = positions(B.rule.codomain, axis)
-        wanted = _widened(wanted, cuts, lo - start if hi > lo else 0, stop - start, B.codomain)
+        wanted = _widen(wanted, cuts, lo - start if hi > lo else 0, stop - start, B.codomain)
     for number, found_part in enumerate(elements(found)):
         if np.isnan(found_part).any():
             raise Failure(f"{label} reads planes outside the array (NaN in member {number})")
@@ -356,7 +356,7 @@ def cut(x: Any, cuts: Cuts, start: int, stop: int, space: Any) -> Any:
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]
 
 
-def _widened(x: Any, cuts: Cuts, before: int, length: int, space: Any) -> Any:
+def _widen(x: Any, cuts: Cuts, before: int, length: int, space: Any) -> Any:
     parts = list(elements(x))
     for m, p in cuts:
         shape = list(parts[m].shape)

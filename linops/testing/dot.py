@@ -159,8 +159,8 @@ class _Pair:
 
     def compare(self, label: str, x: Any, y: Any, Ax: Any, Ay: Any, limit: float) -> float:
         """r of one pair whose images are known."""
-        x, Ay = _fitted(x, self.domain), _fitted(Ay, self.domain)
-        y, Ax = _fitted(y, self.codomain), _fitted(Ax, self.codomain)
+        x, Ay = _fit(x, self.domain), _fit(Ay, self.domain)
+        y, Ax = _fit(y, self.codomain), _fit(Ax, self.codomain)
         left = complex(self.codomain.inner(Ax, y))
         right = complex(self.domain.inner(x, Ay))
         if self.real_part:
@@ -206,7 +206,7 @@ def _batch(pair: _Pair, x: Any, y: Any, generator: np.random.Generator, like: An
     """A batch of two: its members must be what the operator gives for them alone."""
     xs = [x, pair.domain.random(generator, like)]
     ys = [y, pair.codomain.random(generator, like)]
-    stacked = pair.forward(_stacked(xs)), pair.backward(_stacked(ys))
+    stacked = pair.forward(_stack(xs)), pair.backward(_stack(ys))
     worst = 0.0
     for i in range(2):
         Ax, Ay = _member(stacked[0], i), _member(stacked[1], i)
@@ -270,9 +270,9 @@ def _positive(space: AnySpace, generator: np.random.Generator, like: Any) -> Any
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]
 
 
-def _stacked(elements: list[Any]) -> Any:
+def _stack(elements: list[Any]) -> Any:
     if isinstance(elements[0], tuple):
-        return tuple(_stacked([e[k] for e in elements]) for k in range(len(elements[0])))
+        return tuple(_stack([e[k] for e in elements]) for k in range(len(elements[0])))
     return arrays.namespace(elements[0]).stack(elements)
 
 
@@ -280,10 +280,10 @@ def _member(batch: Any, i: int) -> Any:
     return tuple(part[i, ...] for part in batch) if isinstance(batch, tuple) else batch[i, ...]
 
 
-def _fitted(x: Any, space: AnySpace) -> Any:
+def _fit(x: Any, space: AnySpace) -> Any:
     """`x` in the space's dtype: foreign operators return what they like."""
     if isinstance(space, ProductSpace):
-        return tuple(_fitted(part, member) for part, member in zip(x, space.spaces, strict=True))
+        return tuple(_fit(part, member) for part, member in zip(x, space.spaces, strict=True))
     x = x if arrays.is_array(x) else np.asarray(x)
     return arrays.cast(x, space.dtype) if arrays.dtype_of(x) != space.dtype else x
 

@@ -64,7 +64,7 @@ def check_batches(s: FunctionalSubject) -> None:
     for name, apply in s.maps.items():
         for batch in ((3,), (2, 1), (0,)):
             members = [s.point(170 + k) for k in range(int(np.prod(batch)))]
-            stacked = _stacked(s, members, batch)
+            stacked = _stack(s, members, batch)
             result = host(apply(stacked))
             for part, member in zip(elements(result), s.space.members, strict=False):
                 inner = () if name == "f" else member.shape
@@ -220,7 +220,7 @@ def _like(s: FunctionalSubject, parts: list[Any]) -> Any:
     return tuple(parts) if isinstance(s.x, tuple) else parts[0]
 
 
-def _stacked(s: FunctionalSubject, members: list[Any], batch: tuple[int, ...]) -> Any:
+def _stack(s: FunctionalSubject, members: list[Any], batch: tuple[int, ...]) -> Any:
     rows = [elements(member) for member in members]
     parts = []
     for number, member in enumerate(s.space.members):

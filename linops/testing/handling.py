@@ -113,7 +113,7 @@ def _numbers_are_cast(s: Subject, B: LinearOperator, name: str) -> None:
             real, imag = each(lambda p: np.array(p.real), x), each(lambda p: np.array(p.imag), x)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                wanted = _combined(B(real), B(imag))
+                wanted = _combine(B(real), B(imag))
             size = 2 * float(np.sqrt(sum(np.linalg.norm(p.ravel()) ** 2 for p in elements(x))))
             s.close(codomain, found, wanted, size, f"{name} @ {dtype} is not by real and imaginary")
 
@@ -251,9 +251,9 @@ def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.asarray(x, dtype)
 
 
-def _combined(real: Any, imaginary: Any) -> Any:
+def _combine(real: Any, imaginary: Any) -> Any:
     if isinstance(real, tuple):
-        return tuple(_combined(r, i) for r, i in zip(real, imaginary, strict=True))
+        return tuple(_combine(r, i) for r, i in zip(real, imaginary, strict=True))
     return real + 1j * imaginary
 
 

@@ -109,9 +109,9 @@ class _Grower:
         )
         operator = scaled(a.operator)
         number = scaled(1) if operator is not a.operator else 1
-        a = _fitted(a, operator.domain.is_complex)
-        matrix = _turned(number, operator.codomain) @ a.matrix
-        return Drawn(operator, matrix, np.abs(_turned(number, operator.codomain)) @ a.size)
+        a = _fit(a, operator.domain.is_complex)
+        matrix = _turn(number, operator.codomain) @ a.matrix
+        return Drawn(operator, matrix, np.abs(_turn(number, operator.codomain)) @ a.size)
 
     def _conjugated(self, a: Drawn, depth: int) -> Drawn:
         left, right = signs(a.operator.codomain), signs(a.operator.domain)
@@ -173,7 +173,7 @@ class _Grower:
         codomain = a.operator.codomain
         assert isinstance(codomain, Space)
         axis = self.draw(st.integers(0, codomain.ndim - 1))
-        order = _concatenated(codomain, axis)
+        order = _concatenate(codomain, axis)
 
         def joined(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             return np.asarray(np.concatenate([x, y])[order])
@@ -189,7 +189,7 @@ class _Grower:
             return a
         is_complex = a.operator.domain.is_complex or b.operator.domain.is_complex
         operator = lo.vstack([a.operator, b.operator])
-        a, b = _fitted(a, is_complex), _fitted(b, is_complex)
+        a, b = _fit(a, is_complex), _fit(b, is_complex)
         return Drawn(
             operator, np.concatenate([a.matrix, b.matrix]), np.concatenate([a.size, b.size])
         )
@@ -226,7 +226,7 @@ class _Grower:
         a, b = parts
         is_complex = a.operator.domain.is_complex or b.operator.domain.is_complex
         operator = lo.kron(a.operator, b.operator)
-        a, b = _fitted(a, is_complex), _fitted(b, is_complex)
+        a, b = _fit(a, is_complex), _fit(b, is_complex)
         if not is_complex:
             return Drawn(operator, np.kron(a.matrix, b.matrix), np.kron(a.size, b.size))
         left, right = _complex(a), _complex(b)
@@ -273,7 +273,7 @@ class _Grower:
             found.append(part)
         is_complex = any(p.operator.domain.is_complex for p in found)
         operator = lo.hstack([p.operator for p in found])
-        found = [_fitted(p, is_complex) for p in found]
+        found = [_fit(p, is_complex) for p in found]
         return Drawn(
             operator,
             np.concatenate([p.matrix for p in found], axis=1),
@@ -314,11 +314,11 @@ def _composed(b: Drawn, a: Drawn) -> Drawn:
         real = inner if outer.domain.is_complex else outer
         if "real_linear" in real.tags:
             return a
-        a, b = _fitted(a, True), _fitted(b, True)
+        a, b = _fit(a, True), _fit(b, True)
     return Drawn(outer @ inner, b.matrix @ a.matrix, b.size @ a.size)
 
 
-def _fitted(a: Drawn, is_complex: bool) -> Drawn:
+def _fit(a: Drawn, is_complex: bool) -> Drawn:
     """The matrices as they are on complex spaces; the operator stays what it was."""
     A = a.operator
     if not is_complex or A.domain.is_complex or A.codomain.is_complex:
@@ -329,7 +329,7 @@ def _fitted(a: Drawn, is_complex: bool) -> Drawn:
 
 def _alike(a: Drawn, b: Drawn) -> tuple[Drawn, Drawn]:
     is_complex = a.operator.domain.is_complex or b.operator.domain.is_complex
-    return _fitted(a, is_complex), _fitted(b, is_complex)
+    return _fit(a, is_complex), _fit(b, is_complex)
 
 
 def _can_meet(a: Drawn, b: Drawn, side: str) -> bool:
@@ -340,7 +340,7 @@ def _can_meet(a: Drawn, b: Drawn, side: str) -> bool:
     return "real_linear" not in real.tags
 
 
-def _turned(number: Any, space: AnySpace) -> np.ndarray:
+def _turn(number: Any, space: AnySpace) -> np.ndarray:
     """A scalar as a matrix on the numbers of an element."""
     blocks = []
     for member in space.members:
@@ -358,7 +358,7 @@ def _blocks(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _concatenated(space: Space, axis: int) -> np.ndarray:
+def _concatenate(space: Space, axis: int) -> np.ndarray:
     """Where the numbers of two stacked elements stand once they are joined along an axis."""
     n = space.size
     count = 2 * n if space.is_complex else n

@@ -175,9 +175,9 @@ class BandLoop(BlockLoop):
         jnp, lax = jax.numpy, jax.lax
         read, made = sides
         batch = x.shape[: x.ndim - source.ndim]
-        x = _widened(x, read, self._margins(source, read, not adjoint))
+        x = _widen(x, read, self._margins(source, read, not adjoint))
         margins = self._margins(target, made, adjoint)
-        total = _widened(jnp.zeros((*batch, *target.shape), target.dtype), made, margins)
+        total = _widen(jnp.zeros((*batch, *target.shape), target.dtype), made, margins)
         starts = jnp.asarray(self.starts)
 
         def add(k: Any, total: Array) -> Array:
@@ -228,7 +228,7 @@ def _equal(column: Sequence[Array]) -> bool:
     )
 
 
-def _widened(x: Array, axis: int | None, margins: tuple[int, int]) -> Array:
+def _widen(x: Array, axis: int | None, margins: tuple[int, int]) -> Array:
     return x if axis is None else arrays.widen(x, axis, *margins)
 
 

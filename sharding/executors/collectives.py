@@ -94,10 +94,10 @@ class _Line:
 
         axis, n, share = self.axis(self.target)
         if isinstance(self.target, Sharded):
-            x = _widened(x, axis, 0, share * self.n - n)
+            x = _widen(x, axis, 0, share * self.n - n)
             return jax.lax.dynamic_slice_in_dim(x, self.here * share, share, x.ndim + axis)
         assert isinstance(self.target, Windowed)
-        return _taken(x, axis, self.table(self.target, n)[self.here])
+        return _take(x, axis, self.table(self.target, n)[self.here])
 
     def table(self, window: Windowed, n: int, outside: int = 0) -> Any:
         """For each device the plane at every place of its window, `outside` where there is none."""
@@ -119,7 +119,7 @@ class _Line:
         import jax
 
         axis, n, share = self.axis(self.target)
-        x = _widened(x, axis, 0, share * self.n - n)
+        x = _widen(x, axis, 0, share * self.n - n)
         return jax.lax.psum_scatter(x, self.name, scatter_dimension=x.ndim + axis, tiled=True)
 
     def all_reduce(self, x: Array) -> Array:
@@ -132,7 +132,7 @@ class _Line:
 
         old, n, _ = self.axis(self.source)
         new, m, share = self.axis(self.target)
-        x = _widened(x, new, 0, share * self.n - m)
+        x = _widen(x, new, 0, share * self.n - m)
         x = jax.lax.all_to_all(x, self.name, x.ndim + new, x.ndim + old, tiled=True)
         return _narrowed(x, old, 0, n)
 
@@ -206,7 +206,7 @@ class _Line:
                 back = [(j, i) for i, j in self.pairs(window, n, side * hop)]
                 piece = jax.lax.ppermute(piece, self.name, back)
                 rest = share - count
-                total = total + _widened(piece, axis, *((rest, 0) if side > 0 else (0, rest)))
+                total = total + _widen(piece, axis, *((rest, 0) if side > 0 else (0, rest)))
         return total
 
     def _exchanged(self, x: Array, window: Windowed, axis: int, n: int) -> Array:
@@ -227,13 +227,13 @@ class _Line:
                     places[i, place] = length + k
                 if row:
                     pairs.append((owner, i))
-            piece = _taken(x, axis, _constant(sent)[self.here])
+            piece = _take(x, axis, _constant(sent)[self.here])
             parts.append(jax.lax.ppermute(piece, self.name, pairs) if hop else piece)
             length += width
         if not parts:
-            return _narrowed(_widened(x, axis, 0, hi - lo), axis, 0, hi - lo)
+            return _narrowed(_widen(x, axis, 0, hi - lo), axis, 0, hi - lo)
         whole = jax.numpy.concatenate(parts, axis=axis)
-        return _taken(whole, axis, _constant(places)[self.here])
+        return _take(whole, axis, _constant(places)[self.here])
 
     def _returned(self, x: Array, window: Windowed, axis: int, n: int, share: int) -> Array:
         import jax
@@ -253,7 +253,7 @@ class _Line:
                     target[owner, k] = plane
                 if row:
                     pairs.append((i, owner))
-            piece = _taken(x, axis, _constant(sent)[self.here])
+            piece = _take(x, axis, _constant(sent)[self.here])
             if hop:
                 piece = jax.lax.ppermute(piece, self.name, pairs)
             total = _put_back(total, piece, axis, _constant(target)[self.here])
@@ -300,7 +300,7 @@ def _narrowed(x: Array, axis: int, start: int, stop: int) -> Array:
     return jax.lax.slice_in_dim(x, start, stop, axis=x.ndim + axis)
 
 
-def _widened(x: Array, axis: int, before: int, after: int) -> Array:
+def _widen(x: Array, axis: int, before: int, after: int) -> Array:
     import jax
 
     if before == 0 and after == 0:
@@ -310,7 +310,7 @@ def _widened(x: Array, axis: int, before: int, after: int) -> Array:
     return jax.numpy.pad(x, widths)
 
 
-def _taken(x: Array, axis: int, index: Array) -> Array:
+def _take(x: Array, axis: int, index: Array) -> Array:
     import jax
 
     return jax.numpy.take(x, index, axis=x.ndim + axis, mode="clip")

@@ -137,7 +137,7 @@ class Blocks:
 
 
 def _split(block: Operator) -> tuple[Skeleton, tuple[Array, ...]]:
-    return skeleton(block, _taken, _packed, alike=True)
+    return skeleton(block, _takes_all, _packed, alike=True)
 
 
 def description(program: Program, slots: Sequence[Slot | None]) -> Hashable:
@@ -214,7 +214,7 @@ def _described(step: Step, slot: Slot | None) -> Hashable:
     return step.kind, step.inputs, step.outputs, getattr(step, "mesh_axis", None)
 
 
-def _taken(_: Array) -> bool:
+def _takes_all(_: Array) -> bool:
     return True
 
 

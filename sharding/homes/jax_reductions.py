@@ -47,7 +47,7 @@ def program(terms: tuple[tuple[Placement, int], ...], ordered: bool) -> Any:
     assert mesh is not None
     lines = [_Line(placement, ndim, mesh) for placement, ndim in terms]
     names = tuple(n for n in mesh.names if any(n in line.cutting for line in lines))
-    combined = _reproducible if ordered else _summed
+    combined = _reproducible if ordered else _sum_up
 
     def body(*operands: Any) -> Any:
         return combined(lines, operands, names)
@@ -149,7 +149,7 @@ def _twice(lines: list[_Line]) -> list[_Line]:
     return [line for line in lines for _ in range(2)]
 
 
-def _summed(lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+def _sum_up(lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]) -> tuple[Any, ...]:
     """The halves of all inner products, by one collective."""
     import jax
 

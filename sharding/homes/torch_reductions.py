@@ -55,11 +55,11 @@ def dots(terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         agreement.settle(_text(terms[k]))
         if k not in free:
             left, right = (opened(placement, ranks, part) for part in (a, b))
-            found[k] = _scalar(ranks, _summed(placement, ranks, dot(left, right, ndim, False)))
+            found[k] = _scalar(ranks, _sum_up(placement, ranks, dot(left, right, ndim, False)))
         elif ordered:
             found[k] = _reproducible(placement, ranks, a, b, ndim)
         else:
-            found[k] = _summed(placement, ranks, dot(a.to_local(), b.to_local(), ndim, False))
+            found[k] = _sum_up(placement, ranks, dot(a.to_local(), b.to_local(), ndim, False))
     return [_given(value, term[1], host) for value, term in zip(found, terms, strict=True)]
 
 
@@ -87,7 +87,7 @@ def _reproducible(placement: Placement, ranks: Ranks, a: Any, b: Any, ndim: int)
     terms = reproducible.products(a.to_local(), b.to_local(), ndim)
     peak = _everywhere(ranks, reproducible.largest(terms)).amax(dim=0)
     count = math.prod(a.shape[a.ndim - ndim :])
-    sums = _summed(placement, ranks, reproducible.slices(terms, peak, count))
+    sums = _sum_up(placement, ranks, reproducible.slices(terms, peak, count))
     return reproducible.total(sums, peak)
 
 
@@ -109,7 +109,7 @@ def _given(value: Any, like: Any, host: bool) -> Any:
     return value
 
 
-def _summed(placement: Placement, ranks: Ranks, value: Any) -> Any:
+def _sum_up(placement: Placement, ranks: Ranks, value: Any) -> Any:
     for line, axis in zip(ranks.lines, placement.axes, strict=True):
         if axis is not None:
             value = (

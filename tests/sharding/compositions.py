@@ -63,7 +63,7 @@ def _linearised() -> LinearOperator:
     return lo.transmission(A, 2.0).jacobian(A.domain.random(8))
 
 
-def _stacked() -> LinearOperator:
+def _stack() -> LinearOperator:
     A = projector()
     return lo.vstack([A, 0.5 * lo.Gradient(A.domain)])
 
@@ -85,7 +85,7 @@ LINEAR: dict[str, Callable[[], LinearOperator]] = {
     "gram with weights": _gram,
     "projector after a deformation": _deformed,
     "Gauss-Newton Jacobian": _linearised,
-    "projector over gradient": _stacked,
+    "projector over gradient": _stack,
     "sum of projectors": _sum,
     "side by side": lambda: lo.hstack([projector(), 2 * projector()]),
     "block diagonal": lambda: lo.block_diagonal([aligned(), lo.Gradient(aligned().domain)]),

@@ -24,7 +24,7 @@ from sharding.executors.shard_map import Engine
 from sharding.states import REPLICATED, Sharded
 from solvers.cgls import _several
 from solvers.elements import admit, require_finite
-from solvers.subsets import Descent, _passed
+from solvers.subsets import Descent, _run_pass
 
 jax = pytest.importorskip("jax")
 
@@ -288,7 +288,7 @@ def test_coordinate_descent_on_a_volume_in_shares(
 
     # Every device holds its shares and no more; garbage in the padding changes no bit.
     subsets, visits, x, e, problem, _ = passes[-1]
-    program = jax.jit(_passed)
+    program = jax.jit(_run_pass)
     x, e = (
         space.put(np.random.default_rng(6).random(space.shape)) for space in (B.domain, B.codomain)
     )

@@ -59,7 +59,7 @@ def _filtered() -> lo.LinearOperator:
     return A.H @ (transform.H @ middle @ transform)
 
 
-def _stacked() -> lo.LinearOperator:
+def _stack() -> lo.LinearOperator:
     A = _cone(24, 24)
     return lo.vstack([A, 0.5 * lo.Gradient(A.domain)])
 
@@ -69,7 +69,7 @@ def _stacked() -> lo.LinearOperator:
     [
         (lambda: _parallel(32), 4, "view"), (lambda: _cone(32), 4, "z"), (_gradient, 2, "z"),
         (_smoothed, 4, "z"), (_spectral, 1, "auto"), (_diffused, 4, "z"), (_filtered, 2, "auto"),
-        (_stacked, 4, "auto"),
+        (_stack, 4, "auto"),
     ],
 )  # fmt: skip
 def test_xla_counts_the_bytes_that_a_plan_predicts(make, devices: int, partition: str) -> None:

@@ -41,10 +41,10 @@ def _plans(world: int) -> Iterator[Any]:
             (grid, {"y": 1}, (Sharded(2), Sharded(1)), (Sharded(0), REPLICATED)),
         ]
     for partition, chunks, entry, exit_ in cases:
-        yield _looped(A, partition, chunks, entry, exit_)
+        yield _loop_over(A, partition, chunks, entry, exit_)
 
 
-def _looped(A: Any, partition: Any, chunks: dict[str, int], entry: Any, exit_: Any) -> Any:
+def _loop_over(A: Any, partition: Any, chunks: dict[str, int], entry: Any, exit_: Any) -> Any:
     """A plan with given ends whose leaf runs in bands."""
     p = plan(A, partition=partition).again(A, entries=[entry], exits=[exit_])
     return replace(p, forward=looped(p.forward, chunks), adjoint=looped(p.adjoint, chunks))
@@ -115,7 +115,7 @@ def tiles_travel_while_the_next_is_computed(rank: int, world: int) -> None:
         return
     seen: list[str] = []
     S = _columns_summed(seen)
-    B = _looped(S, "y", {"x": 2}, (Sharded(0),), (Sharded(0),)).lower()
+    B = _loop_over(S, "y", {"x": 2}, (Sharded(0),), (Sharded(0),)).lower()
     x = np.random.default_rng(1).random(S.domain.shape)
     X = B.domain.put(x).requires_grad_()
     with _watched(seen):
