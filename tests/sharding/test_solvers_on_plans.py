@@ -15,6 +15,9 @@ import solvers
 from sharding import plan
 from solvers.fingerprint import fingerprint
 
+# Small scans of images that fill their grid are truncated.
+pytestmark = pytest.mark.filterwarnings("ignore:the object reaches:RuntimeWarning")
+
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("executor", ["serial", "threads"])

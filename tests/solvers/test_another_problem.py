@@ -31,6 +31,7 @@ OTHER = lo.Space((3, 4), "float64", axes=("y", "x"), spacing=2.0)
 ROW = lo.Space(4, "float64")
 ONES = np.ones((3, 4))
 SHORT = g.FanBeam(np.linspace(0, 3.7, 20), LINE, 8.0, 16.0)
+HELIX = g.ConeBeam(np.linspace(-6.0, 6.0, 16), g.Detector((2, 3)), 8.0, 16.0, advance=2.0)
 ASIDE = g.FanBeam(TURN.angles, g.Detector(4, offset=1.0), 8.0, 16.0)
 UNIT = np.tile([[0.0, 1.0]], (3, 1)), np.tile([[1.0, 0.0]], (3, 1)), np.zeros((3, 2))
 TILTED = np.tile([[0.1, 0.995]], (3, 1)) / np.hypot(0.1, 0.995)
@@ -143,6 +144,24 @@ CASES = {
             "weights": ANGLES + 1,
         },
     ),
+    g.HelicalWeights: (
+        {
+            "geometry": HELIX,
+            "slice_z": 0.0,
+            "angles": None,
+            "weights": None,
+            "dtype": "float64",
+            "precision": "float64",
+        },
+        {
+            "geometry": g.ConeBeam(0.8 * HELIX.angles, g.Detector((2, 3)), 8.0, 16.0, advance=2.5),
+            "slice_z": 0.3,
+            "angles": 0.9 * HELIX.angles,
+            "weights": np.linspace(0.1, 1.0, 16),
+            "dtype": "float32",
+            "precision": "float32",
+        },
+    ),
     g.ParkerWeights: (
         {
             "geometry": SHORT,
@@ -169,8 +188,17 @@ CASES = {
         {"grid": g.Grid((3, 3), 0.9), "precision": "float32"},
     ),
     g.ConeGather: (
-        {"geometry": TURN, "grid": g.Grid((2, 3, 3)), "precision": "float64"},
-        {"grid": g.Grid((2, 3, 3), 0.9), "precision": "float32"},
+        {
+            "geometry": TURN,
+            "grid": g.Grid((2, 3, 3)),
+            "precision": "float64",
+            "slice_weights": None,
+        },
+        {
+            "grid": g.Grid((2, 3, 3), 0.9),
+            "precision": "float32",
+            "slice_weights": np.full((2, len(TURN.angles)), 0.5),
+        },
     ),
     lo.Space: (
         {"shape": (3, 4), "dtype": "float64", "axes": None, "spacing": None},
@@ -296,6 +324,14 @@ CASES = {
         {"space": SPACE, "index": np.array([0, 1]), "axes": "x"},
         {"index": np.array([0, 2]), "axes": "y"},
     ),
+    lo.Flip: ({"space": SPACE, "axes": 0}, {"space": OTHER, "axes": 1}),
+    lo.Roll: (
+        {"space": SPACE, "shift": 1, "axes": 0},
+        {"space": OTHER, "shift": 2, "axes": 1},
+    ),
+    lo.Real: ({"space": SPACE}, {"space": OTHER}),
+    lo.Imag: ({"space": SPACE}, {"space": OTHER}),
+    lo.Conj: ({"space": SPACE}, {"space": OTHER}),
     lo.SumOver: ({"space": SPACE, "axes": "y"}, {"axes": "x"}),
     lo.Transpose: ({"space": SPACE, "order": (1, 0)}, {"order": (0, 1)}),
     lo.Zero: ({"domain": SPACE, "codomain": SPACE}, {"codomain": OTHER}),
