@@ -3,10 +3,12 @@
 #
 #   PYTHON     the interpreter that .venv is made with (python3)
 #   JOBS       worker processes of the tests (2)
+#   ARGS       anything for pytest: make test ARGS="tests/solvers -k vcd"
 #   PIP_ARGS   anything for pip, e.g. the index of torch's CPU builds: see README.md
 
 PYTHON   ?= python3
 JOBS     ?= 2
+ARGS     ?=
 PIP_ARGS ?=
 
 VENV    := .venv
@@ -27,10 +29,10 @@ demo: $(STAMPS)/demo  ## Scan a real CT slice, reconstruct it five ways, draw it
 	$(BIN)/python examples/reconstruct_slice.py
 
 test: lint $(STAMPS)/test  ## Lint, types, import contracts and every test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: $(STAMPS)/test  ## The tests that take moments
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 lint: $(STAMPS)/test  ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check $(CHECKED)
