@@ -57,6 +57,9 @@ from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
 
 if TYPE_CHECKING:
+    from linops.elementary.cumulative_sum import CumulativeSum
+    from linops.elementary.trigonometric import DCT, DST
+    from linops.elementary.wavelet import Wavelet
     from linops.functionals import (
         L0,
         L1,
@@ -94,6 +97,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DCT",
+    "DST",
     "FFT",
     "L0",
     "L1",
@@ -109,6 +114,7 @@ __all__ = [
     "Convolve",
     "Cost",
     "Crop",
+    "CumulativeSum",
     "Denoiser",
     "Diagonal",
     "Exp",
@@ -152,6 +158,7 @@ __all__ = [
     "TotalGeneralizedVariation",
     "TotalVariation",
     "Transpose",
+    "Wavelet",
     "Zero",
     "apply_into",
     "as_operator",
@@ -204,6 +211,9 @@ _FUNCTIONALS = (
     "separable",
 )
 _ROOMS = {
+    "linops.elementary.cumulative_sum": ("CumulativeSum",),
+    "linops.elementary.trigonometric": ("DCT", "DST"),
+    "linops.elementary.wavelet": ("Wavelet",),
     "linops.functionals": _FUNCTIONALS,
     "linops.stencils.gradient": ("Gradient",),
     "linops.stores": ("ArrayStore", "NumpyStore", "apply_into"),
