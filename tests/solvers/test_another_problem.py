@@ -29,6 +29,7 @@ TURN = g.ConeBeam(np.arange(8) * np.pi / 4, FLAT, 8.0, 16.0)
 SPACE = lo.Space((3, 4), "float64", axes=("y", "x"))
 OTHER = lo.Space((3, 4), "float64", axes=("y", "x"), spacing=2.0)
 ROW = lo.Space(4, "float64")
+WIDE = lo.Space((16, 16), "float64", axes=("y", "x"))
 ONES = np.ones((3, 4))
 SHORT = g.FanBeam(np.linspace(0, 3.7, 20), LINE, 8.0, 16.0)
 HELIX = g.ConeBeam(np.linspace(-6.0, 6.0, 16), g.Detector((2, 3)), 8.0, 16.0, advance=2.0)
@@ -332,6 +333,19 @@ CASES = {
     lo.Real: ({"space": SPACE}, {"space": OTHER}),
     lo.Imag: ({"space": SPACE}, {"space": OTHER}),
     lo.Conj: ({"space": SPACE}, {"space": OTHER}),
+    lo.CumulativeSum: ({"space": SPACE, "axis": 0}, {"axis": 1}),
+    lo.DCT: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
+    lo.DST: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
+    lo.Wavelet: (
+        {"space": WIDE, "wavelet": "db2", "axes": 0, "level": 1, "mode": "periodization"},
+        {
+            "space": WIDE.with_dtype("float32"),
+            "wavelet": "db3",
+            "axes": 1,
+            "level": 2,
+            "mode": "zero",
+        },
+    ),
     lo.SumOver: ({"space": SPACE, "axes": "y"}, {"axes": "x"}),
     lo.Transpose: ({"space": SPACE, "order": (1, 0)}, {"order": (0, 1)}),
     lo.Zero: ({"domain": SPACE, "codomain": SPACE}, {"codomain": OTHER}),
