@@ -30,6 +30,7 @@ from sharding.plans import Plan, states_of
 from sharding.program import Program
 from sharding.spaces import placed_space
 from sharding.states import REPLICATED, Sharded, State, States
+from sharding.summary import summarize
 from sharding.writer import reverse
 
 __all__ = [
@@ -70,6 +71,13 @@ class Lowered(LinearOperator):
         _set_up(self, plan)
         self._engine_given = engine
         self._adjoint_program = plan.adjoint if adjoint is None else adjoint
+
+    def __repr__(self) -> str:
+        return _summary(self)
+
+    def describe(self) -> str:
+        """Executor, devices and placements in three lines, and the tree of what was planned."""
+        return f"{_summary(self)}\n{self.plan.operator.describe()}"
 
     @cached_property
     def _engine(self) -> Engine:
@@ -189,6 +197,13 @@ class LoweredOperator(Operator):
         _set_up(self, plan)
         self._engine_given = engine
 
+    def __repr__(self) -> str:
+        return _summary(self)
+
+    def describe(self) -> str:
+        """Executor, devices and placements in three lines, and the tree of what was planned."""
+        return f"{_summary(self)}\n{self.plan.operator.describe()}"
+
     @cached_property
     def _engine(self) -> Engine:
         return self._engine_given or engine_of(self.plan)
@@ -238,6 +253,13 @@ class LoweredFunctional(Functional):
         domain = placed_space(plan.operator.domain, plan.domain_placements, plan)
         super().__init__(domain, name=plan.operator.name)
         self.plan = plan
+
+    def __repr__(self) -> str:
+        return _summary(self)
+
+    def describe(self) -> str:
+        """Executor, devices and placements in three lines, and the tree of what was planned."""
+        return f"{_summary(self)}\n{self.plan.operator.describe()}"
 
     @cached_property
     def _engine(self) -> Engine:
@@ -318,6 +340,13 @@ def lowered_beside(plan: Plan, states: States, operator: Operator, key: Any = No
 
     again = plan.again(operator, list(map(cut, rule.domain)), list(map(cut, rule.codomain)), key)
     return lower(again)
+
+
+def _summary(operator: Any) -> str:
+    try:
+        return summarize(operator.plan, "lowered")
+    except Exception:  # a debugger looks on while it is made, or a pytree holds no arrays
+        return f"<{type(operator).__name__}, not set up>"
 
 
 def _set_up(operator: Any, plan: Plan) -> None:

@@ -23,6 +23,7 @@ from sharding.placement import Placement
 from sharding.program import Program
 from sharding.states import Replicated, Sharded, State, States
 from sharding.steps import Compute, Movement
+from sharding.summary import summarize
 from sharding.traffic import Stats, Traffic, expected
 
 __all__ = ["Plan", "Settings", "states_of"]
@@ -40,7 +41,7 @@ class Settings:
     probe: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """How an operator runs on a mesh of devices; made by `plan`.
 
@@ -70,6 +71,9 @@ class Plan:
     domain_placements: tuple[Placement, ...]
     codomain_placements: tuple[Placement, ...]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return summarize(self, "plan of")
 
     @property
     def domain_placement(self) -> Any:

@@ -391,3 +391,21 @@ def test_an_axis_by_number_is_that_axis_by_name():
         assert by_number.explain() == plan(A, devices=2, partition=name).explain()
         parts = plan(A, devices=2, partition={number: 2})
         assert parts.explain() == plan(A, devices=2, partition={name: 2}).explain()
+
+
+def test_plans_and_lowered_operators_are_shown_in_three_lines() -> None:
+    A = lo.Diagonal(np.ones((4, 3), "f4"), lo.Space((4, 3), axes=("z", "x")))
+    p = plan(A, devices=2, executor="threads", partition="z", probe=False)
+    B = p.lower()
+    wanted = [
+        "Diagonal: (z=4, x=3) float32 -> (z=4, x=3) float32, float32",
+        " executor threads, 2 devices (worker 0, worker 1)",
+        " domain cut along z; codomain cut along z>",
+    ]
+    first, *rest = repr(p).split("\n")
+    assert first == "<plan of " + wanted[0] and rest == wanted[1:]
+    first, *rest = repr(B).split("\n")
+    assert first == "<lowered " + wanted[0] and rest == wanted[1:]
+    assert B.describe().startswith(repr(B)) and "'z x; z x -> z x'" in B.describe()
+    f = plan(lo.L1(A.domain), devices=5, executor="threads", probe=False).lower()
+    assert "5 devices (worker 0, worker 1, worker 2, ...)" in repr(f)
