@@ -344,7 +344,7 @@ def lowered_beside(plan: Plan, states: States, operator: Operator, key: Any = No
 
 def _summary(operator: Any) -> str:
     try:
-        return summarize(operator.plan, "lowered")
+        return summarize(operator.plan, "lowered", operator.tags)
     except Exception:  # a debugger looks on while it is made, or a pytree holds no arrays
         return f"<{type(operator).__name__}, not set up>"
 

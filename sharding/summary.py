@@ -5,7 +5,7 @@ The whole table of a plan is `sharding/explain.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from linops.space import AnySpace
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["summarize"]
 
 
-def summarize(plan: Plan, head: str) -> str:
+def summarize(plan: Plan, head: str, tags: Iterable[str] = ()) -> str:
     """`head`, what is planned with its spaces; executor and devices; where elements live."""
     operator = plan.operator
+    shown = f" [{', '.join(sorted(tags))}]" if tags else ""
     count = len(plan.devices)
     kinds = ", ".join(map(str, plan.devices[:3])) + (", ..." if count > 3 else "")
     domain = _where(operator.domain, plan.domain_placements)
     codomain = _where(operator.codomain, plan.codomain_placements)
     return (
-        f"<{head} {operator.name}: {operator.domain} -> {operator.codomain}, {operator.precision}\n"
+        f"<{head} {operator.name}: {operator.domain} -> {operator.codomain}, "
+        f"{operator.precision}{shown}\n"
         f" executor {plan.executor}, {count} device{'' if count == 1 else 's'} ({kinds})\n"
         f" domain {domain}; codomain {codomain}>"
     )

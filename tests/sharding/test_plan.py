@@ -405,7 +405,8 @@ def test_plans_and_lowered_operators_are_shown_in_three_lines() -> None:
     first, *rest = repr(p).split("\n")
     assert first == "<plan of " + wanted[0] and rest == wanted[1:]
     first, *rest = repr(B).split("\n")
-    assert first == "<lowered " + wanted[0] and rest == wanted[1:]
+    tags = " [diagonal, nonnegative, psd, self_adjoint]"
+    assert first == "<lowered " + wanted[0] + tags and rest == wanted[1:]
     assert B.describe().startswith(repr(B)) and "'z x; z x -> z x'" in B.describe()
     f = plan(lo.L1(A.domain), devices=5, executor="threads", probe=False).lower()
     assert "5 devices (worker 0, worker 1, worker 2, ...)" in repr(f)
