@@ -57,7 +57,10 @@ from linops.transforms.from_function import from_function
 from linops.transforms.pytree import register_jax
 
 if TYPE_CHECKING:
+    from linops.algebra.frames import Repeat
+    from linops.elementary.coils import Coils
     from linops.elementary.cumulative_sum import CumulativeSum
+    from linops.elementary.patches import Patches
     from linops.elementary.trigonometric import DCT, DST
     from linops.elementary.wavelet import Wavelet
     from linops.functionals import (
@@ -110,6 +113,7 @@ __all__ = [
     "Box",
     "Cast",
     "Cauchy",
+    "Coils",
     "Conj",
     "Convolve",
     "Cost",
@@ -141,12 +145,14 @@ __all__ = [
     "NumpyStore",
     "Operator",
     "Pad",
+    "Patches",
     "Power",
     "Precision",
     "ProductSpace",
     "Proximity",
     "Quadratic",
     "Real",
+    "Repeat",
     "Reshape",
     "Restriction",
     "Roll",
@@ -211,6 +217,9 @@ _FUNCTIONALS = (
     "separable",
 )
 _ROOMS = {
+    "linops.elementary.patches": ("Patches",),
+    "linops.elementary.coils": ("Coils",),
+    "linops.algebra.frames": ("Repeat",),
     "linops.elementary.cumulative_sum": ("CumulativeSum",),
     "linops.elementary.trigonometric": ("DCT", "DST"),
     "linops.elementary.wavelet": ("Wavelet",),

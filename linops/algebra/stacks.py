@@ -49,10 +49,23 @@ def hstack(operators: Iterable[AsOperator]) -> LinearOperator:
 
 
 @checked
-def block_diagonal(operators: Iterable[AsOperator]) -> LinearOperator:
-    """`(x, y, ...) -> (A @ x, B @ y, ...)`."""
+def block_diagonal(operators: Iterable[AsOperator], axis: str | None = None) -> LinearOperator:
+    """`(x, y, ...) -> (A @ x, B @ y, ...)`.
+
+    Parameters
+    ----------
+    operators
+        Operators or matrices.
+    axis
+        Where it is given, x, y, ... are the planes of one array along a new first axis of this
+        name (an operator a frame), and so are the results; the operators share their spaces.
+    """
     terms = members_of(operators, "block_diagonal", None)
-    return BlockDiagonal(terms)
+    if axis is None:
+        return BlockDiagonal(terms)
+    from linops.algebra.frames import Frames
+
+    return Frames(terms, axis)
 
 
 class VStack(LinearOperator):

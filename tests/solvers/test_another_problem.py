@@ -336,6 +336,18 @@ CASES = {
     lo.CumulativeSum: ({"space": SPACE, "axis": 0}, {"axis": 1}),
     lo.DCT: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
     lo.DST: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
+    lo.Coils: (
+        {"maps": np.ones((2, 3, 4), "complex128"), "space": SPACE.complexified(), "mask": ONES},
+        {"maps": np.full((2, 3, 4), 1j), "space": OTHER.complexified(), "mask": ONES * 2},
+    ),
+    lo.Patches: (
+        {"space": SPACE, "size": 2, "stride": 1, "axes": 0},
+        {"size": 3, "stride": 2, "axes": 1},
+    ),
+    lo.Repeat: (
+        {"operator": lo.Identity(SPACE), "count": 2, "axis": "time"},
+        {"operator": lo.Gradient(SPACE), "count": 3, "axis": "energy"},
+    ),
     lo.Wavelet: (
         {"space": WIDE, "wavelet": "db2", "axes": 0, "level": 1, "mode": "periodization"},
         {
