@@ -1,41 +1,28 @@
 """How arrays enter an operator and leave it: checked once, cast once, batch axes kept.
 
-`call` is what `A @ x` does. `guarded` wraps the two functions of a user's leaf, which see one
-element at a time and may return what they like, so that nodes can rely on shape and dtype.
-`derivable` hands an operator to JAX or torch where they record a derivative.
+`call` is what `A @ x` does; `derivable` hands an operator to JAX or torch where they record a
+derivative. What a leaf's own functions return is held to its spaces in `linops.guard`.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linops import arrays, autocast, tracing
 from linops.arrays import Array
-from linops.errors import DTypeError, ShapeError
+from linops.errors import DTypeError
 from linops.precision import complex_of, real_of
 from linops.space import AnySpace, ProductSpace, Space
 
 if TYPE_CHECKING:
     from linops.operator import Operator
 
-__all__ = [
-    "adjoint_hook",
-    "admitted",
-    "arrayed",
-    "as_arrays",
-    "batch_shape",
-    "call",
-    "chained",
-    "derivable",
-    "entrance",
-    "guarded",
-]
+__all__ = ["admit", "admit_element", "call", "derivable", "map_members", "unalias", "warn"]
 
 
 def call(operator: Operator, x: Any) -> Any:
@@ -54,7 +41,7 @@ def call(operator: Operator, x: Any) -> Any:
         and x.shape == domain.shape
     ):
         y = operator._forward(x)
-        return _unaliased(y, x) if operator._aliases else y
+        return unalias(y, x) if operator._aliases else y
     if tracing.compiling():
         from linops.transforms import torch_compile
 
@@ -72,13 +59,13 @@ def call(operator: Operator, x: Any) -> Any:
     ):
         if not domain.is_complex:
             return _call_on_complex(operator, x)
-    x = _each(lambda part, space: admit(operator, part, space), x, domain)
+    x = map_members(lambda part, space: admit(operator, part, space), x, domain)
     if operator.linear:
         y = derivable(operator, x, adjoint=False)
         if y is not None:
             return y
     y = operator._forward(x)
-    return _unaliased(y, x) if operator._aliases else y
+    return unalias(y, x) if operator._aliases else y
 
 
 def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
@@ -102,11 +89,11 @@ def derivable(operator: Any, x: Any, adjoint: bool) -> Any:
     return None
 
 
-def admitted(operator: Operator, x: Any) -> Any:
+def admit_element(operator: Operator, x: Any) -> Any:
     """An element of the domain, of a checked shape, in the domain's dtype."""
     if isinstance(operator.domain, ProductSpace):
         x = tuple(x)
-    return _each(lambda part, space: admit(operator, part, space), x, operator.domain)
+    return map_members(lambda part, space: admit(operator, part, space), x, operator.domain)
 
 
 def admit(operator: Operator, x: Array, space: Space) -> Array:
@@ -130,193 +117,8 @@ def admit(operator: Operator, x: Array, space: Space) -> Array:
     return arrays.cast(x, space.dtype)
 
 
-def entrance(operator: Any, hook: Callable[[Any], Any], adjoint: bool) -> Callable[[Any], Any]:
-    """`hook` of a user's leaf, guarded, and differentiable by the leaf's declared pair."""
-    source, target, name = operator.domain, operator.codomain, operator.name
-    if adjoint:
-        source, target, name = target, source, f"{name}.H"
-        hook = adjoint_hook(operator, hook)
-    through = partial(derivable, operator, adjoint=adjoint) if operator.linear else None
-    return guarded(hook, source, target, operator.batched, name, through)
-
-
-def adjoint_hook(operator: Any, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`hook`, the adjoint of a user's leaf, with its real part taken where a real domain meets a
-    complex codomain: there the adjoint is one in the real part of the inner product."""
-    domain = operator.domain
-    if not operator.codomain.is_complex or all(space.is_complex for space in domain.members):
-        return hook
-
-    def real_part(part: Any, space: Space) -> Any:
-        part = part if arrays.is_array(part) else np.asarray(part)
-        if space.is_complex or arrays.dtype_of(part).kind != "c":
-            return part
-        return arrays.namespace(part).real(part)
-
-    return lambda y: _each(real_part, hook(y), domain)
-
-
-def arrayed(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function` of a leaf with a result without axes, for which NumPy's arithmetic gives scalars
-    and an operator arrays."""
-
-    return lambda x: as_arrays(function(x))
-
-
-def as_arrays(y: Any) -> Any:
-    """`y`, or its members, with NumPy's scalars as arrays without axes."""
-    if isinstance(y, tuple):
-        return tuple(map(as_arrays, y))
-    return np.asarray(y) if isinstance(y, np.generic) else y
-
-
-def guarded(
-    hook: Callable[[Any], Any],
-    source: AnySpace,
-    target: AnySpace,
-    batched: bool,
-    owner: str,
-    through: Callable[[Any], Any] | None = None,
-) -> Callable[[Any], Any]:
-    """`hook` with batches looped over and its result held to the declared space.
-
-    Parameters
-    ----------
-    hook
-        The leaf's `_apply` or `_apply_adjoint`.
-    source, target
-        The spaces that it maps between.
-    batched
-        Whether `hook` takes leading batch axes itself.
-    owner
-        Name for messages.
-    through
-        `derivable` of the leaf: where it gives a result, that is taken.
-    """
-    near = _beside(hook, owner)
-    if isinstance(source, Space) and isinstance(target, Space):
-        n, shape, dtype, ndarray = len(source.shape), target.shape, target.dtype, np.ndarray
-
-        def run(x: Array) -> Array:
-            if type(x) is ndarray and x.ndim == n:
-                y = hook(x)
-                if type(y) is ndarray and y.dtype is dtype and y.shape == shape:
-                    return y
-                return _held(y, target, (), owner)
-            if through is not None and type(x) is not ndarray:
-                y = through(x)
-                if y is not None:
-                    return y
-            if x.ndim == n or batched:
-                return _held(near(x), target, tuple(x.shape)[: x.ndim - n], owner)
-            return _loop_over(near, x, source, target, owner)
-
-        def held(y: Any) -> Array:
-            return _held(y, target, (), owner)
-
-        run.step = _Step(n, hook, shape, dtype, held)  # type: ignore[attr-defined]
-        return run
-
-    def run_product(x: Any) -> Any:
-        if through is not None:
-            y = through(x)
-            if y is not None:
-                return y
-        batch = batch_shape(x, source)
-        if not batch or batched:
-            return _held(near(x), target, batch, owner)
-        return _loop_over(near, x, source, target, owner)
-
-    return run_product
-
-
-def _beside(hook: Callable[[Any], Any], owner: str) -> Callable[[Any], Any]:
-    """`hook` of a leaf that may be written in NumPy: what it makes comes back beside its argument,
-    and where it cannot take that, the error says so."""
-
-    def run(x: Any) -> Any:
-        like = x[0] if isinstance(x, tuple) else x
-        if arrays.is_numpy(like):
-            return hook(x)
-        try:
-            y = hook(x)
-        except Exception as error:
-            if not _of_host_code(error, like):
-                raise
-            traced = "a traced array of JAX" if arrays.is_traced(like) else f"a {type(like)}"
-            raise DTypeError(
-                f"{owner} runs code for NumPy arrays on the host, got {traced} "
-                f"({str(error).splitlines()[0]}). Write it with the functions of "
-                "linops.arrays.namespace(x), which are those of any library; or give it NumPy "
-                "arrays, on one machine with plan(..., executor='threads'); or declare the code by "
-                "_forward_host and _adjoint_host and call linops.compiled.hosted.hosted"
-            ) from error
-        if not (arrays.is_jax(like) or arrays.is_torch(like)):
-            return y
-        if isinstance(y, tuple):
-            return tuple(arrays.convert(p, like) if type(p) is np.ndarray else p for p in y)
-        return arrays.convert(y, like) if type(y) is np.ndarray else y
-
-    return run
-
-
-def _of_host_code(error: Exception, like: Any) -> bool:
-    """Whether code for NumPy arrays failed because it got something else."""
-    if not (arrays.is_traced(like) or arrays.is_torch(like)) or isinstance(error, DTypeError):
-        return False
-    return (
-        type(error).__name__ == "TracerArrayConversionError"
-        or type(error).__module__.startswith("numba.")
-        or "numpy" in str(error).lower()
-    )
-
-
-def chained(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """`functions` one after another; what `guarded` checks is checked here, without a call each."""
-    functions = tuple(functions)
-    steps: list[_Step] = [f.step for f in functions if hasattr(f, "step")]
-
-    def run(x: Any) -> Any:
-        for function in functions:
-            x = function(x)
-        return x
-
-    if len(steps) < len(functions):
-        return run
-    n, ndarray = steps[0].ndim, np.ndarray
-    checks = [(step.hook, step.shape, step.dtype, step.held) for step in steps]
-
-    def run_steps(x: Any) -> Any:
-        if type(x) is not ndarray or x.ndim != n:
-            return run(x)
-        for hook, shape, dtype, held in checks:
-            y = hook(x)
-            if type(y) is ndarray and y.dtype is dtype and y.shape == shape:
-                x = y
-            else:
-                x = held(y)
-        return x
-
-    return run_steps
-
-
-def batch_shape(x: Any, space: AnySpace) -> tuple[int, ...]:
-    """The leading batch axes of an element of `space`."""
-    part = x[0] if isinstance(space, ProductSpace) else x
-    return tuple(part.shape)[: part.ndim - space.members[0].ndim]
-
-
-class _Step(NamedTuple):
-    """What `guarded` does with one NumPy array without batch axes."""
-
-    ndim: int
-    hook: Callable[[Any], Any]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    held: Callable[[Any], Any]
-
-
-def _each(function: Callable[[Array, Space], Array], x: Any, space: AnySpace) -> Any:
+def map_members(function: Callable[[Array, Space], Array], x: Any, space: AnySpace) -> Any:
+    """`function(part, member)` of every member of an element; of the element where it is one."""
     if isinstance(space, ProductSpace):
         return tuple(function(part, member) for part, member in zip(x, space.spaces, strict=True))
     return function(x, space)
@@ -337,7 +139,7 @@ def _call_on_complex(operator: Operator, x: Any) -> Any:
                 return getattr(xp, function)(a)
             return a if function == "real" else xp.zeros_like(a)
 
-        return call(operator, _each(take, x, operator.domain))
+        return call(operator, map_members(take, x, operator.domain))
 
     real, imaginary = part("real"), part("imag")
     if isinstance(operator.codomain, ProductSpace):
@@ -345,99 +147,7 @@ def _call_on_complex(operator: Operator, x: Any) -> Any:
     return arrays.combine(real, imaginary)
 
 
-def _loop_over(
-    hook: Callable[[Any], Any], x: Any, source: AnySpace, target: AnySpace, owner: str
-) -> Any:
-    batch = batch_shape(x, source)
-    parts = x if isinstance(source, ProductSpace) else (x,)
-    xp = arrays.namespace(*parts)
-    flat = [
-        xp.reshape(part, (-1, *member.shape)) if part.size else part
-        for part, member in zip(parts, source.members, strict=True)
-    ]
-    count = int(np.prod(batch))
-    if count == 0:
-        empty = [
-            arrays.zeros((*batch, *member.shape), member.dtype, parts[0])
-            for member in target.members
-        ]
-        return tuple(empty) if isinstance(target, ProductSpace) else empty[0]
-    if any(part.size == 0 for part in parts):
-        flat = [
-            xp.reshape(part, (count, *member.shape))
-            for part, member in zip(parts, source.members, strict=True)
-        ]
-    if arrays.is_jax(flat[0]):
-        try:
-            return _map_over(hook, flat, batch, source, target, owner)
-        except TypeError:
-            # Host code, which takes values and no tracers: one element at a time.
-            if any(map(arrays.is_traced, flat)):
-                raise
-    results = []
-    for i in range(count):
-        element = tuple(part[i, ...] for part in flat)
-        y = hook(element if isinstance(source, ProductSpace) else element[0])
-        y = _held(y, target, (), owner)
-        results.append(y if isinstance(target, ProductSpace) else (y,))
-    stacked = [
-        xp.reshape(xp.stack([row[k] for row in results]), (*batch, *member.shape))
-        for k, member in enumerate(target.members)
-    ]
-    return tuple(stacked) if isinstance(target, ProductSpace) else stacked[0]
-
-
-def _map_over(
-    hook: Callable[[Any], Any],
-    flat: list[Array],
-    batch: tuple[int, ...],
-    source: AnySpace,
-    target: AnySpace,
-    owner: str,
-) -> Any:
-    """`_loop_over` in JAX: one traced call of the hook, not one an element."""
-    jax = sys.modules["jax"]
-
-    def one(*element: Array) -> tuple[Array, ...]:
-        y = hook(element if isinstance(source, ProductSpace) else element[0])
-        y = _held(y, target, (), owner)
-        return y if isinstance(target, ProductSpace) else (y,)
-
-    try:
-        rows = jax.vmap(one)(*flat)
-    except NotImplementedError:  # something in the hook has no batching rule
-        rows = jax.lax.map(lambda element: one(*element), tuple(flat))
-    shaped = tuple(row.reshape((*batch, *row.shape[1:])) for row in rows)
-    return shaped if isinstance(target, ProductSpace) else shaped[0]
-
-
-def _held(y: Any, target: AnySpace, batch: tuple[int, ...], owner: str) -> Any:
-    parts = y if isinstance(target, ProductSpace) else (y,)
-    if len(parts) != len(target.members):
-        raise ShapeError(f"{owner} returned {len(parts)} arrays; it declares {target}")
-    held = []
-    for part, space in zip(parts, target.members, strict=True):
-        if not arrays.is_array(part) or isinstance(part, np.generic):
-            part = np.asarray(part)
-        if tuple(part.shape) != (*batch, *space.shape):
-            raise ShapeError(
-                f"{owner} returned shape {tuple(part.shape)}; it declares "
-                f"{space.describe_shape()}{f' after the batch axes {batch}' if batch else ''}"
-            )
-        dtype = arrays.dtype_of(part)
-        if dtype != space.dtype:
-            if dtype.kind == "c" and not space.is_complex:
-                raise DTypeError(
-                    f"{owner} returned {dtype} values for the real space {space}: their imaginary "
-                    "part would be lost; return the real part if that is meant, or declare a "
-                    f"space of dtype {complex_of(space.dtype)}"
-                )
-            part = arrays.cast(part, space.dtype)
-        held.append(part)
-    return tuple(held) if isinstance(target, ProductSpace) else held[0]
-
-
-def _unaliased(y: Any, x: Any) -> Any:
+def unalias(y: Any, x: Any) -> Any:
     """`y` with copies of what shares memory with `x`, or with an earlier member of `y`."""
     if type(y) is np.ndarray and type(x) is np.ndarray:
         if y is not x and y.base is None and x.base is None:
@@ -450,21 +160,21 @@ def _unaliased(y: Any, x: Any) -> Any:
     taken: dict[int, list[Array]] = {}
     # Arrays by the array that owns their memory: others of them cannot meet. 0: not known.
     for part in x if isinstance(x, tuple) else (x,):
-        taken.setdefault(_owner(part), []).append(part)
+        taken.setdefault(_memory_owner(part), []).append(part)
 
     def fresh(part: Array) -> Array:
-        owner = _owner(part)
+        owner = _memory_owner(part)
         near = taken.values() if owner == 0 else (taken.get(owner, ()), taken.get(0, ()))
         if any(arrays.may_share_memory(part, other) for others in near for other in others):
             part = arrays.copy(part)
-            owner = _owner(part)
+            owner = _memory_owner(part)
         taken.setdefault(owner, []).append(part)
         return part
 
     return tuple(map(fresh, y)) if isinstance(y, tuple) else fresh(y)
 
 
-def _owner(x: Array) -> int:
+def _memory_owner(x: Array) -> int:
     """The identity of the NumPy array whose memory `x` shows; 0 where that is another object."""
     while type(x) is np.ndarray:
         if x.base is None:

@@ -1,9 +1,9 @@
 """Arrays of any namespace: the one room that knows NumPy, JAX and torch apart.
 
 Everything else in the library asks here for the namespace of an array, for a dtype in
-NumPy's terms, for conversion between libraries (all in `linops.namespaces`), and for the few
-operations that the array-API standard lacks: planes and entries moved along an axis, and loops
-that JAX compiles.
+NumPy's terms (`linops.namespaces`), for conversion between libraries (`linops.conversions`), and
+for the few operations that the array-API standard lacks: planes and entries moved along an axis,
+and loops that JAX compiles.
 """
 
 from __future__ import annotations
@@ -16,17 +16,29 @@ from typing import Any
 
 import numpy as np
 
-from linops.namespaces import (
-    Array,
-    asarray,
+from linops.conversions import (
     cast,
     combine,
     constant,
     convert,
     copy,
-    dtype_of,
     everywhere,
     exemplar,
+    item,
+    largest,
+    may_share_memory,
+    ones,
+    owned,
+    resident,
+    snapshot,
+    to_numpy,
+    unify,
+    zeros,
+)
+from linops.namespaces import (
+    Array,
+    asarray,
+    dtype_of,
     has_float64,
     is_array,
     is_concrete,
@@ -38,23 +50,13 @@ from linops.namespaces import (
     is_readable,
     is_torch,
     is_traced,
-    item,
-    largest,
     masked_error,
-    may_share_memory,
     namespace,
     on_host,
-    ones,
-    owned,
     requires_gradient,
-    resident,
     said_by_all,
-    snapshot,
-    to_numpy,
     told_to_all,
     trainable,
-    unify,
-    zeros,
 )
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from linops import apply, arguments, arrays, tracing
+from linops import apply, arguments, arrays, guard, tracing
 from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
@@ -235,7 +235,7 @@ class Operator(ABC):
         Its primal pass runs once, here.
         """
         self.domain.check_shape(x, f"{self.name}.jacobian")
-        return self._jacobian(apply.admitted(self, x))
+        return self._jacobian(apply.admit_element(self, x))
 
     def jvp(self, x: Any, dx: Any) -> Any:
         """The derivative at `x` along `dx`."""
@@ -391,9 +391,9 @@ class Operator(ABC):
         if "_cache_sources" in self.__dict__:
             hook = _origins().watched(self, hook)
         if not self._exact:
-            return apply.entrance(self, hook, adjoint)
+            return guard.entrance(self, hook, adjoint)
         flat = any(not space.ndim for space in target.members)
-        return apply.arrayed(hook) if flat else hook
+        return guard.wrap_scalars(hook) if flat else hook
 
     def _warn_once(self, message: str) -> None:
         if not self.__dict__.get("_cache_warned"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
-from linops import apply
+from linops import guard
 from linops.algebra.blockwise import block_of_any_extent
 from linops.arguments import checked
 from linops.linear_operator import LinearOperator
@@ -124,12 +124,12 @@ class FunctionOperator(LinearOperator):
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
         # The user's function itself: one Python call less than through `_apply`.
-        return apply.entrance(self, self._apply if self._closed else self.apply, adjoint=False)
+        return guard.entrance(self, self._apply if self._closed else self.apply, adjoint=False)
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
         hook = self._apply_adjoint if self._closed else self.adjoint
-        return apply.entrance(self, hook, adjoint=True)
+        return guard.entrance(self, hook, adjoint=True)
 
     def _apply(self, x: Any) -> Any:
         return self._filled[0](x)

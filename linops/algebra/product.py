@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from linops import apply
+from linops import guard
 from linops.algebra.fused import links
 from linops.algebra.mirror import mirrored
 from linops.algebra.norm import known_norm
@@ -51,11 +51,11 @@ class Product(LinearOperator):
 
     @cached_property
     def _forward(self) -> Callable[[Any], Any]:
-        return apply.chained(links(self.terms, adjoint=False))
+        return guard.chain(links(self.terms, adjoint=False))
 
     @cached_property
     def _backward(self) -> Callable[[Any], Any]:
-        return apply.chained(links(self.terms, adjoint=True))
+        return guard.chain(links(self.terms, adjoint=True))
 
     def _apply(self, x: Any) -> Any:
         return self._forward(x)

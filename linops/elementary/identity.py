@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from linops import arrays
-from linops.apply import batch_shape
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.axes import cuts_named, names_beside, resized, window_rule
 from linops.errors import ShapeError
+from linops.guard import batch_shape
 from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Rule
 from linops.space import AnySpace, ProductSpace, Space

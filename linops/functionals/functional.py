@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from linops import apply, arguments, arrays, tracing
+from linops import apply, arguments, arrays, guard, tracing
 from linops.algebra.origins import check
 from linops.arrays import Array
 from linops.autocast import own_precision
@@ -77,7 +77,7 @@ class Functional(Operator):
     @own_precision
     def _called(self, x: Any) -> Any:
         x = self._admit(x)
-        if self.batched or not apply.batch_shape(x, self.domain):
+        if self.batched or not guard.batch_shape(x, self.domain):
             return _number(self._value(x))
         return self._forward(x)
 
@@ -113,7 +113,7 @@ class Functional(Operator):
         NotImplementedError
             Where there is no closed form.
         """
-        return apply.as_arrays(self._prox(self._admit(x), _step(step)))
+        return guard.as_arrays(self._prox(self._admit(x), _step(step)))
 
     @own_precision
     def conjugate_prox(self, x: Any, step: Any) -> Any:
@@ -126,8 +126,8 @@ class Functional(Operator):
         inner = self._prox(_each(lambda part: part / step, x), 1.0 / step)
         if isinstance(x, tuple):
             found = tuple(part - step * other for part, other in zip(x, inner, strict=True))
-            return apply.as_arrays(found)
-        return apply.as_arrays(x - step * inner)
+            return guard.as_arrays(found)
+        return guard.as_arrays(x - step * inner)
 
     @property
     def conjugate(self) -> Functional:
@@ -281,7 +281,7 @@ class Functional(Operator):
                     f"{self.name} takes real values, got {arrays.dtype_of(part)}; build it on a "
                     "complex space, or pass the real part"
                 )
-        return apply.admitted(self, x)
+        return apply.admit_element(self, x)
 
     def _sum(self, terms: Array) -> Any:
         """The terms, of the domain's shape, added up in float64, for each member of a batch."""

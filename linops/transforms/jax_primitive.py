@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from linops import apply, arrays
+from linops import arrays, guard
 from linops.algebra.structure import Skeleton, children, skeleton
 from linops.arrays import Array
 from linops.space import AnySpace, ProductSpace
@@ -81,10 +81,10 @@ class _Whole(Program):
             return operator._backward(x) if adjoint else operator._forward(x)
         hook = operator._apply
         if adjoint:
-            hook = apply.adjoint_hook(operator, operator._apply_adjoint)
+            hook = guard.adjoint_hook(operator, operator._apply_adjoint)
         name = f"{operator.name}.H" if adjoint else operator.name
         source, target = self.spaces(adjoint)
-        return apply.guarded(hook, source, target, operator.batched, name)(x)
+        return guard.guard(hook, source, target, operator.batched, name)(x)
 
     def __repr__(self) -> str:
         return self.structure.name

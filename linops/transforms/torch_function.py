@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from linops import apply, arrays, autocast
+from linops import apply, arrays, autocast, guard
 from linops.algebra.structure import flatten
 from linops.operator import Operator
 
@@ -75,17 +75,17 @@ def _maps(operator: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     if operator._exact:
         return _fresh(operator._forward, operator), _fresh(operator._backward, operator)
     spaces, batched = (operator.domain, operator.codomain), operator.batched
-    backward = apply.adjoint_hook(operator, operator._apply_adjoint)
+    backward = guard.adjoint_hook(operator, operator._apply_adjoint)
     return (
-        apply.guarded(operator._apply, *spaces, batched, operator.name),
-        apply.guarded(backward, *spaces[::-1], batched, f"{operator.name}.H"),
+        guard.guard(operator._apply, *spaces, batched, operator.name),
+        guard.guard(backward, *spaces[::-1], batched, f"{operator.name}.H"),
     )
 
 
 def _fresh(function: Callable[[Any], Any], operator: Any) -> Callable[[Any], Any]:
     if not operator._aliases:
         return function
-    return lambda x: apply._unaliased(function(x), x)
+    return lambda x: apply.unalias(function(x), x)
 
 
 def _constants(operator: Any) -> list[Any]:
