@@ -320,7 +320,7 @@ class Operator(ABC):
 
     def _data_and_static(self) -> tuple[dict[str, Any], tuple[tuple[str, Hashable], ...]]:
         """Its children as a pytree of JAX, by name, and what of it is static."""
-        from linops.algebra.structure import flatten
+        from linops.structure import flatten
 
         return flatten(self)
 
@@ -329,7 +329,7 @@ class Operator(ABC):
         cls, static: tuple[tuple[str, Hashable], ...], data: Mapping[str, Any], name: str
     ) -> Any:
         """The operator of such children, which may be anything, and static parts."""
-        from linops.algebra.structure import rebuilt
+        from linops.structure import rebuilt
 
         return rebuilt(cls, static, data, name)
 

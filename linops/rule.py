@@ -12,7 +12,7 @@ the left *contracted*. `!` forbids splitting. Members of product spaces are sepa
 commas; after `;` stand the operator's own arrays, cut along the axes they name.
 
 This file is the grammar and its meaning. How rules of parts become the rule of a
-composition is in `linops/algebra/relations.py`.
+composition is in `linops/relations.py`.
 """
 
 from __future__ import annotations

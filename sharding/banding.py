@@ -13,12 +13,12 @@ from typing import cast
 
 from linops.algebra.blocks import extent, extent_of
 from linops.algebra.concatenation import Concatenation
-from linops.algebra.relations import positions
 from linops.algebra.sums import Sum
 from linops.elementary.crop_pad import Crop
 from linops.errors import PlacementError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import Space
 from sharding.program import Program

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.algebra.gram import Gram
-from linops.algebra.structure import flatten, leaves, rebuilt
 from linops.elementary.diagonal import Diagonal
 from linops.functionals.functional import Functional
 from linops.functionals.restricted import Restricted
@@ -23,6 +22,7 @@ from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Member
 from linops.space import ProductSpace
+from linops.structure import flatten, leaves, rebuilt
 from sharding.devices import family
 from sharding.executors import Engine, engine_of
 from sharding.memory import explained

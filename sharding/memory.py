@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linops.algebra.blocks import extent
-from linops.algebra.structure import leaves
 from linops.cost import bytes_of
 from linops.operator import Operator
+from linops.structure import leaves
 from sharding.banding import exchanged_bands
 from sharding.program import Program
 from sharding.states import Partial, Replicated, Sharded, Windowed, share_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from linops.algebra.blocks import has_block
-from linops.algebra.relations import positions
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import AnySpace
 from sharding.states import (

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from linops.algebra.blocks import axis_name, extent
-from linops.algebra.structure import within
 from linops.errors import PlacementError, ShapeError
 from linops.operator import Operator
+from linops.structure import within
 from sharding import fusion, partitions
 from sharding.devices import choose, machine_of, more, of_ranks
 from sharding.drafts import draft

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import leaves
 from linops.arrays import Array
+from linops.structure import leaves
 from sharding.program import Program
 from sharding.steps import Compute, Loop, Movement
 

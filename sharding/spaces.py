@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import structure
 from linops.arrays import Array
 from linops.elementary.select import Restriction
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
+from linops.structure import structure
 from sharding.homes import forbid, refuse
 from sharding.placement import Placement
 from sharding.plans import states_of

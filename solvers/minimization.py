@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from linops import arrays
-from linops.algebra.structure import leaves
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
+from linops.structure import leaves
 from solvers.loop import Run
 from solvers.options import Controls
 

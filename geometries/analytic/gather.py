@@ -18,7 +18,6 @@ from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
 from geometries.trajectory import Trajectory
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.hosted import hosted
@@ -29,6 +28,7 @@ from linops.elementary.plane_windows import PlaneMask
 from linops.errors import GeometryError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
+from linops.relations import positions
 from linops.rule import Relation
 
 __all__ = ["Gather"]

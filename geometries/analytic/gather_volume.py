@@ -25,7 +25,6 @@ from geometries.beams import Beam
 from geometries.grid import Grid
 from geometries.trajectory import Trajectory
 from linops import numeric
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.hosted import hosted
@@ -36,6 +35,7 @@ from linops.elementary.plane_windows import PlaneMask
 from linops.errors import GeometryError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
+from linops.relations import positions
 from linops.rule import Relation
 
 __all__ = ["ConeGather"]

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from linops.algebra.origins import check_tree, watch
-from linops.algebra.relations import named_like, positions
 from linops.elementary.axes import Cut, resized
 from linops.elementary.crop_pad import Crop, Pad
 from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import named_like, positions
 from linops.rule import Member, Relation, Rule
 from linops.space import AnySpace
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from linops import arrays
 from linops.algebra.blocks import chained
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.elementary.axes import resized
 from linops.elementary.crop_pad import Crop
 from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation, Rule
 from linops.space import AnySpace
 

@@ -14,7 +14,6 @@ from linops.algebra.blocks import weakened
 from linops.algebra.complexify import complexify
 from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
 from linops.algebra.placed import refuse_shares
-from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
@@ -23,6 +22,7 @@ from linops.elementary.crop_pad import Crop
 from linops.errors import ShapeError
 from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
+from linops.relations import positions, stack_rule
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import Space
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator
 
-from linops.algebra.structure import children
 from linops.operator import Operator
+from linops.structure import children
 
 __all__ = ["describe", "describe_html"]
 

@@ -14,16 +14,16 @@ from linops.algebra.blockwise import block_by_rule
 from linops.algebra.complexify import complexify
 from linops.algebra.members import plain_space, spread_tags
 from linops.algebra.norm import known_norm
-from linops.algebra.relations import fresh_name
-from linops.algebra.structure import structure
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
 from linops.errors import ShapeError
 from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
+from linops.relations import fresh_name
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import AnySpace, ProductSpace, Space
+from linops.structure import structure
 
 __all__ = ["Frames", "Repeat"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import flatten
 from linops.operator import Operator
+from linops.structure import flatten
 
 if TYPE_CHECKING:
     from linops.linear_operator import LinearOperator

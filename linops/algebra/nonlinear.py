@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from linops import arrays
 from linops.algebra.placed import chained, meeting
-from linops.algebra.relations import link_named, product_rule, sum_rule
 from linops.algebra.scaled import _times
 from linops.algebra.sums import _name_in, added
 from linops.cost import Cost, bytes_of
@@ -20,6 +19,7 @@ from linops.errors import DTypeError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import Precision
+from linops.relations import link_named, product_rule, sum_rule
 from linops.rule import Relation, Rule
 
 __all__ = ["Composition", "Multiple", "NonlinearSum", "composed", "scaled", "summed"]

@@ -146,7 +146,7 @@ def check(operator: Operator) -> None:
 def check_tree(operator: Operator) -> None:
     """`check` of the operator and of all that it is made of."""
     if "torch" in sys.modules:
-        from linops.algebra.structure import children
+        from linops.structure import children
 
         check(operator)
         for child in children(operator):

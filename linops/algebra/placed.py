@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from linops.algebra.structure import children
 from linops.elementary.identity import Identity, Zero
 from linops.errors import PlacementError
 from linops.operator import Operator
 from linops.space import AnySpace
+from linops.structure import children
 
 __all__ = ["chained", "meeting", "refuse_shares"]
 

@@ -10,13 +10,13 @@ from linops import guard
 from linops.algebra.fused import links
 from linops.algebra.mirror import mirrored
 from linops.algebra.norm import known_norm
-from linops.algebra.relations import Link, link_named, positions, product_rule
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.axes import resized
 from linops.elementary.crop_pad import Crop
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
+from linops.relations import Link, link_named, positions, product_rule
 from linops.rule import Relation, Rule
 
 __all__ = ["Product"]

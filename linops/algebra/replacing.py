@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from linops import arrays
-from linops.algebra.structure import flatten
 from linops.errors import DTypeError, ShapeError
 from linops.operator import Operator
+from linops.structure import flatten
 
 __all__ = ["admitted_fields", "fields"]
 

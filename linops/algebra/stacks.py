@@ -17,12 +17,12 @@ from linops.algebra.members import (
     spread_tags,
 )
 from linops.algebra.norm import known_norm
-from linops.algebra.relations import positions, stack_rule
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
 from linops.linear_operator import AsOperator, LinearOperator
 from linops.precision import Precision
+from linops.relations import positions, stack_rule
 from linops.rule import Axis, Relation, Rule
 
 __all__ = ["BlockDiagonal", "HStack", "VStack", "block_diagonal", "hstack", "vstack"]

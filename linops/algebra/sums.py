@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
+from linops.relations import positions, sum_rule
 from linops.rule import Relation, Rule
 
 __all__ = ["Sum", "added"]

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from linops import arrays
-from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.errors import DTypeError
+from linops.structure import leaves
 
 __all__ = ["hosted"]
 

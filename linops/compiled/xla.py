@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import Skeleton, skeleton
 from linops.arrays import Array
 from linops.errors import DTypeError
 from linops.space import AnySpace
+from linops.structure import Skeleton, skeleton
 from linops.transforms.jax_primitive import Program, bind
 from linops.transforms.pytree import packed, unpacked
 

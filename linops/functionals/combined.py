@@ -9,7 +9,6 @@ from linops import arrays
 from linops.algebra import nonlinear
 from linops.algebra.arithmetic import scale
 from linops.algebra.placed import meeting
-from linops.algebra.relations import positions, sum_rule
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.axes import resized
@@ -19,6 +18,7 @@ from linops.functionals.functional import Functional, plain, positive_number
 from linops.functionals.translation import Translation
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions, sum_rule
 from linops.rule import Rule
 
 __all__ = ["ScaledFunctional", "ShiftedFunctional", "SumFunctional", "scaled"]

@@ -11,7 +11,6 @@ from linops.algebra.arithmetic import as_operator, matmul
 from linops.algebra.blocks import extent_of
 from linops.algebra.placed import chained
 from linops.algebra.product import Product
-from linops.algebra.relations import Link, positions, product_links, product_rule
 from linops.algebra.scaled import Scaled
 from linops.cost import Cost
 from linops.elementary.crop_pad import Crop
@@ -24,6 +23,7 @@ from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import Link, positions, product_links, product_rule
 from linops.rule import Axis, Relation, Rule
 
 __all__ = ["ComposedFunctional", "composed"]

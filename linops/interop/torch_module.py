@@ -6,10 +6,10 @@ import functools
 from operator import is_
 from typing import Any
 
-from linops.algebra.structure import exchanged, leaves
 from linops.arguments import checked
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.structure import exchanged, leaves
 
 __all__ = ["to_torch_module"]
 

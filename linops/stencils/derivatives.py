@@ -145,7 +145,7 @@ class StaggeredDivergence(HStack):
 
 def with_components(space: Space, n: int) -> Space:
     """The space of `n` components on a grid."""
-    from linops.algebra.relations import fresh_name
+    from linops.relations import fresh_name
 
     axes = None
     if space.axes is not None:

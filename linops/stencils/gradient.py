@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
-from linops.algebra.relations import fresh_name
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.compiled.writeable import writeable
@@ -18,6 +17,7 @@ from linops.cost import Cost
 from linops.elementary.axes import resized
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
+from linops.relations import fresh_name
 from linops.rule import Axis, Rule
 from linops.space import Space
 

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
-from linops.algebra.relations import fresh_name
 from linops.arrays import Array
 from linops.compiled.pallas import PallasOptions
 from linops.cost import Cost
@@ -25,6 +24,7 @@ from linops.errors import DTypeError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import complex_of, real_of
+from linops.relations import fresh_name
 from linops.rule import Axis, Rule
 from linops.space import Space
 from linops.stencils import boundary as boundaries

@@ -285,7 +285,7 @@ def _frozen(stages: Any) -> Any:
 
 def _powered(rule: Rule, count: int) -> Rule | None:
     """The rule of so many applications one after the other; None where no axis stays aligned."""
-    from linops.algebra.relations import product_rule
+    from linops.relations import product_rule
 
     return product_rule([rule] * count)
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from linops import apply, arguments, arrays, numeric
 from linops.algebra.blocks import axis_name
-from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
 from linops.operator import Operator
@@ -31,6 +30,7 @@ from linops.stores.protocol import (
     require_writable,
 )
 from linops.stores.tiles import Cutting, Row, rows
+from linops.structure import leaves
 
 __all__ = ["Stream", "admitted_stores", "apply_into", "explain_into", "refuse_gradients"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from linops import memory, numeric
 from linops.algebra.blocks import axis_name, extent, extent_of, has_block, runs_whole
-from linops.algebra.relations import positions
 from linops.algebra.stacks import BlockDiagonal, VStack
 from linops.errors import ShapeError
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import AnySpace
 

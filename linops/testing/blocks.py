@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from linops.algebra.blocks import extent, extent_of
-from linops.algebra.relations import positions
-from linops.algebra.structure import structure
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation, Rule
 from linops.space import ProductSpace
+from linops.structure import structure
 from linops.testing.subject import Failure, NotApplicable, Subject, each, elements, host, plain
 
 __all__ = [

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from linops.algebra.relations import positions
-from linops.algebra.structure import structure
+from linops.relations import positions
 from linops.rule import Relation
+from linops.structure import structure
 from linops.testing.blocks import block_input, cut, part_of, ragged_ranges, split_axes
 from linops.testing.functional_subject import SIZES, STEPS, FunctionalSubject, inner, norm, plus
 from linops.testing.subject import Failure, NotApplicable, each, elements, host

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linops.algebra.structure import children
 from linops.operator import Operator
+from linops.structure import children
 from linops.testing.subject import (
     Failure,
     NotApplicable,

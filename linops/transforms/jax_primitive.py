@@ -19,9 +19,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from linops import arrays, guard
-from linops.algebra.structure import Skeleton, children, skeleton
 from linops.arrays import Array
 from linops.space import AnySpace, ProductSpace
+from linops.structure import Skeleton, children, skeleton
 
 __all__ = ["Program", "apply_operator", "bind"]
 

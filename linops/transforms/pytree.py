@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import flatten
 from linops.operator import Operator
+from linops.structure import flatten
 
 __all__ = ["check_static", "decoded", "packed", "register", "register_jax", "unpacked"]
 

@@ -17,8 +17,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from linops import apply, arrays, autocast, guard
-from linops.algebra.structure import flatten
 from linops.operator import Operator
+from linops.structure import flatten
 
 Around = Callable[[Callable[[Any], Any], Any, Any], Callable[[Any], Any]]
 

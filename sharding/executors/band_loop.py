@@ -14,13 +14,13 @@ import numpy as np
 
 from linops import arrays
 from linops.algebra.blocks import extent
-from linops.algebra.relations import positions
-from linops.algebra.structure import Skeleton
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import AnySpace, Space
+from linops.structure import Skeleton
 from linops.transforms.pytree import unpacked
 from sharding.executors.share import Share
 

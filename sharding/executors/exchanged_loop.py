@@ -14,12 +14,12 @@ from typing import Any
 
 from linops import arrays
 from linops.algebra.blocks import extent
-from linops.algebra.relations import positions
-from linops.algebra.structure import Skeleton
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import Space
+from linops.structure import Skeleton
 from sharding.banding import exchanged_bands
 from sharding.executors.band_loop import BlockLoop, Split, shared_columns
 from sharding.executors.share import Share

@@ -14,12 +14,12 @@ from typing import ClassVar
 from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import extent
 from linops.algebra.concatenation import Concatenation
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.cost import bytes_of
 from linops.elementary.crop_pad import Crop
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import Space
 from sharding.cost import Machine, leaf_seconds

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import Skeleton, skeleton
 from linops.arrays import Array
 from linops.errors import DTypeError, PlacementError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.structure import Skeleton, skeleton
 from linops.transforms.pytree import packed
 from sharding.banding import banded
 from sharding.cost import Machine

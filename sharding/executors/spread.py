@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from linops.algebra.structure import leaves
 from linops.arrays import Array
+from linops.structure import leaves
 from linops.transforms.torch_function import recording
 from sharding.executors.blocks import Blocks
 from sharding.program import Program

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.structure import leaves, skeleton
 from linops.arrays import Array
 from linops.functionals.functional import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace, Space
+from linops.structure import leaves, skeleton
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
 from sharding.executors.torch_gate import Gate

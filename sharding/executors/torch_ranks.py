@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from linops import arrays
-from linops.algebra.structure import leaves
 from linops.arrays import Array
 from linops.errors import ShapeError
 from linops.memory import free_beside
+from linops.structure import leaves
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement, memory
 from sharding.executors.blocks import Blocks

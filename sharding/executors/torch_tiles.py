@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linops.algebra.blocks import extent
-from linops.algebra.relations import positions
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
+from linops.relations import positions
 from linops.rule import Relation
 from linops.space import Space
 from linops.transforms.torch_function import apply_pair, recording

@@ -13,7 +13,7 @@ import pytest
 
 import geometries as ge
 import linops as lo
-from linops.algebra import structure
+from linops import structure
 
 
 def tree(seed: int, name: str | None = None) -> Any:
