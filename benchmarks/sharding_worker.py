@@ -92,7 +92,7 @@ def _operations(case: Case, size: int) -> tuple[Any, dict[str, tuple[Callable[[]
     G = B.gram()
     x, y = A.domain.ones(), A.codomain.ones()
     placed = p.executor in _APART
-    x, y = (B.domain.put(x), B.codomain.put(y)) if placed else (x, y)
+    x, y = (B.domain.home.put(x), B.codomain.home.put(y)) if placed else (x, y)
     mesh = p.forward.mesh
 
     def inputs(program: Any) -> int:

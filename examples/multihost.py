@@ -48,9 +48,9 @@ def work(process: int, processes: int, coordinator: str, checkpoints: Path | Non
 
     truth = np.zeros(A.domain.shape, "float32")
     truth[1:4, 4:8, 3:9] = 1.0
-    y = B.codomain.put(A @ truth)
+    y = B.codomain.home.put(A @ truth)
     # Views that this process computed, against the operator without a plan.
-    made = B @ B.domain.put(truth)
+    made = B @ B.domain.home.put(truth)
     for own in made.addressable_shards:
         views = range(*own.index[0].indices(len(angles)))
         np.testing.assert_allclose(

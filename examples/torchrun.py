@@ -54,7 +54,7 @@ def reconstruct(n: int, views: int, iterations: int, partition: str) -> Outcome:
     B = p.lower()
 
     # Every rank passes the same array and keeps its share of it.
-    y = B.codomain.put(A @ truth)
+    y = B.codomain.home.put(A @ truth)
     solved = cgls(B, y, iterations=iterations).solution
 
     # A loss is written as in one process: `inner` and functionals are global numbers.

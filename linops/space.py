@@ -10,13 +10,14 @@ hides in an inner product or an adjoint.
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from linops import arguments, arrays, numeric
 from linops.arguments import Kind
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
+from linops.home import LOCAL, Home, MemberHomes
 from linops.precision import complex_of
-from linops.reductions import dot
 
 if TYPE_CHECKING:
     from linops.operator import Operator
@@ -66,6 +67,7 @@ class Space:
     dtype: np.dtype
     axes: tuple[str, ...] | None
     spacing: tuple[float, ...] | None
+    home: Home = field(default=LOCAL, repr=False)
 
     @arguments.checked
     def __init__(
@@ -96,11 +98,6 @@ class Space:
         """Whether the entries are complex."""
         return self.dtype.kind == "c"
 
-    placement: ClassVar[Any] = None
-    """Where elements live; None for a space without a plan."""
-
-    _placed: ClassVar[bool] = False
-
     @property
     def members(self) -> tuple[Space, ...]:
         """The space itself, as the one member of a product."""
@@ -108,20 +105,26 @@ class Space:
 
     def with_dtype(self, dtype: Any) -> Space:
         """The same axes with entries of another dtype."""
-        return Space(self.shape, dtype, self.axes, self.spacing)
+        return Space(self.shape, dtype, self.axes, self.spacing).with_home(self.home)
+
+    def with_home(self, home: Home) -> Space:
+        """The same space of elements that live elsewhere."""
+        made = copy.copy(self)
+        object.__setattr__(made, "home", home)
+        return made
 
     def complexified(self) -> Space:
         """The complex space of the same precision."""
         return self.with_dtype(complex_of(self.dtype))
 
-    def zeros(self, like: Array | None = None) -> Array:
+    def zeros(self, like: Array | None = None, *, batch: tuple[int, ...] = ()) -> Array:
         """The zero element in the namespace and on the device of `like`: an array, a namespace,
-        or a pair (namespace, device); NumPy by default."""
-        return arrays.zeros(self.shape, self.dtype, arrays.exemplar(like))
+        or a pair (namespace, device); NumPy by default. `batch` axes stand in front."""
+        return self.home.full((*batch, *self.shape), self.dtype, 0, like)
 
     def ones(self, like: Array | None = None) -> Array:
         """The element of ones, in the namespace and on the device of `like`."""
-        return arrays.ones(self.shape, self.dtype, arrays.exemplar(like))
+        return self.home.full(self.shape, self.dtype, 1, like)
 
     @arguments.checking("seed")
     def random(self, seed: int | np.random.Generator, like: Array | None = None) -> Array:
@@ -134,7 +137,10 @@ class Space:
         if self.is_complex:
             values = values + 1j * generator.standard_normal(self.shape)
         host = np.asarray(values, self.dtype)
-        return host if like is None else arrays.convert(host, arrays.exemplar(like))
+        exemplar = arrays.exemplar(like)
+        if exemplar is not None and not self.home.holds(exemplar):
+            host = arrays.convert(host, exemplar)
+        return self.home.adopt(host)
 
     def inner(self, a: Array, b: Array) -> Any:
         """`<a, b>`, the first argument conjugated, accumulated in float64.
@@ -144,7 +150,7 @@ class Space:
         """
         self.validate(a)
         self.validate(b)
-        return self._dots([(self, a, b)], True)[0]
+        return self.home.dots([(self, a, b)], True)[0]
 
     def norm(self, a: Array) -> Any:
         """The Euclidean norm, accumulated in float64; types as for `inner`.
@@ -152,16 +158,16 @@ class Space:
         Squares neither overflow nor vanish: where they would, entries are scaled by the largest.
         """
         narrow = not arrays.has_float64(a) and (arrays.is_traced(a) or a.ndim > self.ndim)
-        if self.placement is not None or not narrow:
+        if self.home.placed or not narrow:
             with np.errstate(over="ignore"):
                 square = self.inner(a, a)
             if isinstance(square, (float, complex)):
-                if _holds(square.real) or self.placement is not None:
+                if _holds(square.real) or self.home.placed:
                     return math.sqrt(square.real)
             else:
                 xp = arrays.namespace(square)
                 real = xp.real(square) if self.is_complex else square
-                if self.placement is not None or arrays.is_traced(square) or _hold(real):
+                if self.home.placed or arrays.is_traced(square) or _hold(real):
                     return xp.sqrt(real)
         top = _largest(a, self.ndim)
         xp = arrays.namespace(top)
@@ -183,28 +189,17 @@ class Space:
         """
         self.check_shape(x, "this space")
         if arrays.dtype_of(x) != self.dtype:
-            raise DTypeError(
+            error = DTypeError(
                 f"expected an element of dtype {self.dtype}, got {x.dtype}; "
                 "cast it first, e.g. with linops.arrays.cast"
             )
+            self.home.refuse(error)
+            raise error
         return x
 
     def check_shape(self, x: Array, owner: str) -> None:
         """Raise unless `x` is an array whose trailing axes are the space's."""
-        if not arrays.is_array(x):
-            raise DTypeError(
-                f"{owner} takes an array of a namespace such as NumPy, JAX or torch, got "
-                f"{type(x).__module__}.{type(x).__name__}; convert it, e.g. with numpy.asarray"
-            )
-        if arrays.is_masked(x):
-            raise arrays.masked_error(owner, "array")
-        n = len(self.shape)
-        shape = tuple(x.shape)
-        if len(shape) >= n and shape[len(shape) - n :] == self.shape:
-            return
-        raise ShapeError(
-            f"{owner} expects {self.describe_shape()}, got {shape}{_hint(self, shape)}"
-        )
+        self.home.check(x, self, owner)
 
     def describe_shape(self) -> str:
         """The shape with the names of its axes: `(z=4, y=5, x=6)`."""
@@ -228,62 +223,8 @@ class Space:
         return arrays.namespace(v).reshape(v, (*v.shape[:-1], *self.shape))
 
     def lower(self, operator: Operator) -> Operator:
-        """`operator` itself; a placed space gives it lowered to its placement."""
-        return operator
-
-    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
-        """`operator` itself; a placed space gives it lowered, from and to elements as they live in
-        `domain` and `codomain`, which are placed with it; None where that is free."""
-        return operator
-
-    def _product(self, members: Sequence[Space]) -> ProductSpace:
-        """The product of members of which this one is the first."""
-        return ProductSpace(members)
-
-    def put(self, x: Array) -> Array:
-        """`x` itself; a placed space puts it on its devices."""
-        return x
-
-    def adopt(self, x: Array) -> Array:
-        """`put` of an array that its maker gives away: the memory may be shared."""
-        return x
-
-    def lives_apart(self, x: Array) -> bool:
-        """Whether `x` lies on the devices of a placed space, apart from plain arrays."""
-        return False
-
-    def gather(self, x: Array) -> Array:
-        """`x` itself; a placed space takes it from its devices."""
-        return x
-
-    def cleared(self, x: Array) -> Array:
-        """`x` itself; a placed space leaves nothing but zeros in its padding."""
-        return x
-
-    def compiled(
-        self, function: Callable[..., Any], donated: tuple[str, ...] = ()
-    ) -> Callable[..., Any] | None:
-        """`function` as one compiled program, where loops over elements of this space are to be
-        one: on spaces placed for `shard_map`. None elsewhere.
-
-        It is a function of the module, so that calls share programs, of pytrees. What it is given
-        for the arguments `donated` is its to write into.
-        """
-        return None
-
-    def pinned(self, x: Array) -> Array:
-        """`x` itself; within a compiled loop held to its devices."""
-        return x
-
-    def _zeros(self, batch: tuple[int, ...], like: Array | None) -> Array:
-        return arrays.zeros((*batch, *self.shape), self.dtype, arrays.exemplar(like))
-
-    _reduces_with: ClassVar[Hashable] = None
-    # Spaces of one placement reduce together: their inner products are handed to one of them.
-
-    def _dots(self, terms: Sequence[tuple[Any, Array, Array]], host: bool) -> list[Any]:
-        """The inner products of `(space, a, b)`, each space one that reduces with this one."""
-        return [dot(a, b, space.ndim, host) for space, a, b in terms]
+        """`operator` itself; on a placed space lowered to its placement."""
+        return self.home.lower(operator, self)
 
     def __str__(self) -> str:
         return f"{self.describe_shape()} {self.dtype}"
@@ -306,8 +247,6 @@ class ProductSpace:
 
     spaces: tuple[Space, ...]
 
-    _placed: ClassVar[bool] = False
-
     @arguments.checked
     def __init__(self, spaces: Sequence[_Member]) -> None:
         members = tuple(spaces)
@@ -317,6 +256,12 @@ class ProductSpace:
                 "products do not nest, list the members flat"
             )
         object.__setattr__(self, "spaces", members)
+
+    @cached_property
+    def home(self) -> Home:
+        """Where the members live."""
+        homes = [space.home for space in self.spaces]
+        return MemberHomes(homes) if any(home.placed for home in homes) else LOCAL
 
     @cached_property
     def size(self) -> int:
@@ -347,40 +292,20 @@ class ProductSpace:
         """The same members with entries of another dtype."""
         return ProductSpace([space.with_dtype(dtype) for space in self.spaces])
 
+    def with_home(self, home: Home) -> ProductSpace:
+        """The same members, of elements that all live elsewhere."""
+        return ProductSpace([space.with_home(home) for space in self.spaces])
+
     def complexified(self) -> ProductSpace:
         """Every member complexified."""
         return ProductSpace([space.complexified() for space in self.spaces])
 
-    def zeros(self, like: Array | None = None) -> tuple[Array, ...]:
+    def zeros(
+        self, like: Array | None = None, *, batch: tuple[int, ...] = ()
+    ) -> tuple[Array, ...]:
         """The tuple of zero elements."""
         like = _one(like)
-        return tuple(space.zeros(like) for space in self.spaces)
-
-    def put(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Every member put where it lives."""
-        return tuple(space.put(part) for space, part in zip(self.spaces, x, strict=True))
-
-    def adopt(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Every member put where it lives, given away by its maker."""
-        return tuple(space.adopt(part) for space, part in zip(self.spaces, x, strict=True))
-
-    def gather(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Every member as a plain array."""
-        return tuple(space.gather(part) for space, part in zip(self.spaces, x, strict=True))
-
-    def cleared(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Every member without anything in its padding."""
-        return tuple(space.cleared(part) for space, part in zip(self.spaces, x, strict=True))
-
-    def compiled(
-        self, function: Callable[..., Any], donated: tuple[str, ...] = ()
-    ) -> Callable[..., Any] | None:
-        """As for `Space`, where the members agree."""
-        return self.spaces[0].compiled(function, donated)
-
-    def pinned(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Every member held to its devices."""
-        return tuple(space.pinned(part) for space, part in zip(self.spaces, x, strict=True))
+        return tuple(space.zeros(like, batch=batch) for space in self.spaces)
 
     def ones(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of elements of ones."""
@@ -423,6 +348,13 @@ class ProductSpace:
 
     def check_shape(self, x: Any, owner: str) -> None:
         """Raise unless `x` is a tuple of arrays that fit the members."""
+        try:
+            self._check_members(x, owner)
+        except (TypeError, ValueError) as error:
+            self.home.refuse(error)
+            raise
+
+    def _check_members(self, x: Any, owner: str) -> None:
         if not isinstance(x, (tuple, list)) or len(x) != len(self.spaces):
             came = f"{len(x)} of them" if isinstance(x, (tuple, list)) else type(x).__name__
             raise ShapeError(
@@ -431,16 +363,15 @@ class ProductSpace:
             )
         for number, (space, part) in enumerate(zip(self.spaces, x, strict=True)):
             space.check_shape(part, f"member {number} of {owner}")
-        self._check_namespace(x)
+        # Plain members are put beside placed ones, of whatever namespace they are.
+        if not any(m.home.holds(part) for m, part in zip(self.spaces, x, strict=True)):
+            arrays.namespace(*x)
         batches = {tuple(p.shape)[: p.ndim - s.ndim] for s, p in zip(self.spaces, x, strict=True)}
         if len(batches) > 1:
             raise ShapeError(
                 f"{owner} takes equal leading batch axes in all members, got "
                 + " and ".join(map(str, sorted(batches)))
             )
-
-    def _check_namespace(self, x: Sequence[Array]) -> None:
-        arrays.namespace(*x)
 
     def describe_shape(self) -> str:
         """The members' shapes with the names of their axes."""
@@ -465,12 +396,8 @@ class ProductSpace:
         return tuple(parts)
 
     def lower(self, operator: Operator) -> Operator:
-        """`operator` itself; a placed space gives it lowered to its placement."""
-        return operator
-
-    def _lowered_between(self, operator: Operator, domain: Any, codomain: Any) -> Operator:
-        """As for `Space`."""
-        return operator
+        """`operator` itself; on a placed space lowered to its placement."""
+        return self.home.lower(operator, self)
 
     def __str__(self) -> str:
         return " x ".join(str(space) for space in self.spaces)
@@ -575,10 +502,10 @@ def _reduced(terms: Sequence[_Term], host: bool) -> list[Any]:
     """The inner products of `(space, a, b)`; those that can be are reduced together."""
     groups: dict[Any, list[int]] = {}
     for k, (space, _, _) in enumerate(terms):
-        groups.setdefault(space._reduces_with, []).append(k)
+        groups.setdefault(space.home.reduction, []).append(k)
     found: list[Any] = [None] * len(terms)
     for members in groups.values():
-        values = terms[members[0]][0]._dots([terms[k] for k in members], host)
+        values = terms[members[0]][0].home.dots([terms[k] for k in members], host)
         for k, value in zip(members, values, strict=True):
             found[k] = value
     return found
@@ -665,20 +592,3 @@ def _one(like: Any) -> Any:
     if isinstance(like, tuple) and like and arrays.is_array(like[0]):
         return like[0]
     return like
-
-
-def _hint(space: Space, shape: tuple[int, ...]) -> str:
-    n = space.ndim
-    if n != 1 and shape and shape[-1] == space.size and space.size > 1:
-        return (
-            "; this looks like a flat vector: reshape it with A.domain.unravel(v), "
-            "or call A.matvec(v)"
-        )
-    tail = shape[len(shape) - n :] if len(shape) >= n else shape
-    if len(tail) == n and sorted(tail) == sorted(space.shape):
-        moved = [i for i in range(n) if tail[i] != space.shape[i]]
-        names = [space.axes[i] if space.axes else str(i) for i in moved]
-        if len(moved) == 2:
-            return f": axes {names[0]} and {names[1]} look swapped"
-        return f": axes {', '.join(names)} look permuted"
-    return ""

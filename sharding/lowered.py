@@ -26,9 +26,9 @@ from linops.structure import flatten, leaves, rebuilt
 from sharding.devices import family
 from sharding.executors import Engine, engine_of
 from sharding.memory import explained
+from sharding.plan_home import placed_space
 from sharding.plans import Plan, states_of
 from sharding.program import Program
-from sharding.spaces import placed_space
 from sharding.states import REPLICATED, Sharded, State, States
 from sharding.summary import summarize
 from sharding.writer import reverse
@@ -167,7 +167,7 @@ class Lowered(LinearOperator):
             if own is not None:
                 return own
         found = base._diagonal()
-        return None if found is None else _put(found, self.domain)
+        return None if found is None else self.domain.home.adopt(found)
 
     def _gram_diagonal(self, weights: Any) -> Any:
         from sharding.squares import diagonal_on_ranks
@@ -179,7 +179,7 @@ class Lowered(LinearOperator):
             return own
         plain = None if weights is None else _gathered(weights, self.codomain)
         found = base._gram_diagonal(plain)
-        return None if found is None else _put(found, self.domain)
+        return None if found is None else self.domain.home.adopt(found)
 
     def _cost(self) -> Any:
         return self.plan.operator.cost()
@@ -235,7 +235,7 @@ class LoweredOperator(Operator):
     def _jacobian(self, x: Any) -> LinearOperator:
         if _is_traced(self.plan):
             return self.plan.operator._jacobian(x)
-        parts = [space.put(part) for space, part in _pairs(x, self.domain)]
+        parts = [space.home.put(part) for space, part in _pairs(x, self.domain)]
         engine = self._engine.linearised(self.plan.forward, parts)
         return Lowered(self.plan, engine, reverse(self.plan.forward))
 
@@ -296,7 +296,7 @@ class LoweredFunctional(Functional):
     def _value(self, x: Any) -> Any:
         if _is_traced(self.plan):
             return self.base._value(x)
-        parts = [space.adopt(part) for space, part in _pairs(x, self.domain)]
+        parts = [space.home.adopt(part) for space, part in _pairs(x, self.domain)]
         value = _run(self._engine, self.plan.forward, parts)[0]
         if arrays.is_distributed(value) and not _is_placed(x, self.domain):
             return self.plan.codomain_placements[0].gather(value)
@@ -312,7 +312,7 @@ class LoweredFunctional(Functional):
     def _prox(self, x: Any, step: Any) -> Any:
         placed = _is_placed(x, self.domain)
         found = self.base._prox(_gathered(x, self.domain), step)
-        return _put(found, self.domain) if placed else found
+        return self.domain.home.adopt(found) if placed else found
 
 
 def picked(states: States, ndim: int, axes: Sequence[int]) -> States:
@@ -394,12 +394,12 @@ def _is_traced(plan: Plan) -> bool:
 
 def _map_over(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
     placed = _is_placed(x, source)
-    parts = [space.adopt(part) for space, part in _pairs(x, source)]
+    parts = [space.home.adopt(part) for space, part in _pairs(x, source)]
     made = _run(engine, program, parts)
     if not placed:
         like = x[0] if isinstance(x, tuple) else x
         made = [
-            arrays.convert(space.gather(part), like)
+            arrays.convert(space.home.gather(part), like)
             for space, part in zip(target.members, made, strict=True)
         ]
     return tuple(made) if isinstance(target, ProductSpace) else made[0]
@@ -418,21 +418,14 @@ def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:
 def _is_placed(x: Any, space: Any) -> bool:
     """Whether an element is placed, or a member of it: plain ones are then put beside it."""
     return any(
-        arrays.is_distributed(part) or member.placement.holds(part)
+        arrays.is_distributed(part) or member.home.placement.holds(part)
         for member, part in _pairs(x, space)
     )
 
 
 def _gathered(x: Any, space: Any) -> Any:
-    if isinstance(space, ProductSpace):
-        return tuple(member.gather(part) for member, part in _pairs(x, space))
-    return space.gather(x) if arrays.is_array(x) else x
-
-
-def _put(x: Any, space: Any) -> Any:
-    if isinstance(space, ProductSpace):
-        return tuple(member.adopt(part) for member, part in _pairs(x, space))
-    return space.adopt(x)
+    several = isinstance(space, ProductSpace)
+    return space.home.gather(x) if several or arrays.is_array(x) else x
 
 
 def _states(placements: Sequence[Any]) -> list[States]:

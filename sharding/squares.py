@@ -40,7 +40,7 @@ def diagonal_on_ranks(plan: Plan, base: LinearOperator, weights: Any = None) -> 
         return None
     exits = [states_of(placement) for placement in plan.domain_placements]
     squares: Any = lower(plan.again(Squares(base), exits=exits))
-    return squares @ squares.domain.put(squares.domain.ones() if weights is None else weights)
+    return squares @ squares.domain.home.put(squares.domain.ones() if weights is None else weights)
 
 
 class Squares(LinearOperator):

@@ -78,21 +78,21 @@ def check_placement(operator: Operator, plan: Plan, seed: int = 0) -> None:
         placed = lowered.gram(w).diagonal()
         for member, part in zip(lowered.domain.members, _members(placed), strict=True):
             _zero_tail(member, part, f"the diagonal of the gram of {operator.name}")
-        found = lowered.domain.gather(placed)
+        found = lowered.domain.home.gather(placed)
         _same(found, diagonal, operator, f"the diagonal of the gram, weights padded with {value},")
 
 
 def _spoiled(space: Any, x: Any, value: float) -> Any:
     """`x` put on its devices, with `value` in the padding."""
     members = zip(space.members, _members(x), strict=True)
-    parts = [_poisoned(member, member.put(part), value) for member, part in members]
+    parts = [_poisoned(member, member.home.put(part), value) for member, part in members]
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]
 
 
 def _inert(operator: Any, x: Any, what: str) -> None:
     space = operator.domain
     parts = zip(space.members, _members(x), strict=True)
-    padded = any(_padding(member, member.put(part)).any() for member, part in parts)
+    padded = any(_padding(member, member.home.put(part)).any() for member, part in parts)
     reference: list[np.ndarray] | None = None
     for value in _GARBAGE if padded else _GARBAGE[:1]:
         result = operator(_spoiled(space, x, value))
@@ -117,12 +117,12 @@ def _poisoned(space: Any, x: Any, value: float) -> Any:
     """`x` with `value` in its padding; itself where there is none."""
     if not _padding(space, x).any():
         return x
-    return arrays.namespace(x).where(space.placement.mask(x.ndim), x, value)
+    return arrays.namespace(x).where(space.home.placement.mask(x.ndim), x, value)
 
 
 def _padding(space: Any, x: Any) -> np.ndarray:
     """Which entries are padding; of one entry where none is."""
-    return ~np.asarray(arrays.to_numpy(space.placement.mask(x.ndim)))
+    return ~np.asarray(arrays.to_numpy(space.home.placement.mask(x.ndim)))
 
 
 def _zero_tail(space: Any, x: Any, what: str) -> None:

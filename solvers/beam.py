@@ -62,7 +62,7 @@ def warn_of_truncation(A: LinearOperator, y: Any) -> None:
     """
     if not rotates(A):
         return
-    host = np.asarray(arrays.to_numpy(A.codomain.gather(y)))
+    host = np.asarray(arrays.to_numpy(A.codomain.home.gather(y)))
     above, below = float(host[host > 0].sum()), float(-host[host < 0].sum())
     if not above > 4 * below:  # no line integrals of an object, such as a solver's residual
         return

@@ -122,7 +122,7 @@ def cgls(
             return products((rows, r, r))[0], p, g
         return _turn(A, (x, r, p, g), run.active, square, products)
 
-    several = columns.compiled(_several)
+    several = columns.home.compile(_several)
     rr = run.history[-1] ** 2
     if narrow(first(x)) and not all(map(held_well, (rr, g, g * ratio(g, rr, rr > 0)))):
         several = None  # no traced scalar would hold such squares
@@ -171,7 +171,7 @@ def _several(
 
     It ends before one after which a member converges or breaks down: that one is the host's.
     """
-    rows, columns = A.codomain, A.domain
+    pin, pin_rows = A.domain.home.pin, A.codomain.home.pin
     xp = arrays.namespace(first(state[0]))
 
     def step(_: Any, state: Any) -> Any:
@@ -181,7 +181,7 @@ def _several(
         ends = (g == 0) | (curvature == 0)
         if normal_bound is not None:
             ends = ends | (xp.sqrt(turned) <= normal_bound)
-        return (columns.pinned(x), rows.pinned(r), columns.pinned(following), turned), (rr,), ends
+        return (pin(x), pin_rows(r), pin(following), turned), (rr,), ends
 
     *elements, g = state
     return steps(step, (*elements, xp.asarray(g)), count, active, bound, discard=True)

@@ -70,7 +70,7 @@ class Checkpointer:
         self._every, self._keep = every, keep
         self._begun = False
         self._layout = {
-            side: [None if m.placement is None else str(m.placement) for m in space.members]
+            side: [str(m.home.placement) if m.home.placed else None for m in space.members]
             for side, space in (("domain", operator.domain), ("codomain", operator.codomain))
         }
         self._problem: dict[str, Any] = {

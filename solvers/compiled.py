@@ -1,7 +1,7 @@
 """Iterations: one by one, or as one compiled loop where elements live on devices that are
 programmed as a whole.
 
-`Space.compiled` says where they do. In a compiled loop nothing is read by the host: what an
+`Home.compile` says where they do. In a compiled loop nothing is read by the host: what an
 iteration measures is noted in an array, and the loop ends where a member of the batch meets its
 tolerance. The same function makes an iteration either way; only its sums are read, or not.
 """
@@ -62,7 +62,7 @@ def iterate(
     record
         Entries of the result's `histories`, from what was measured.
     """
-    several = run.A.domain.compiled(_several(iteration, measures))
+    several = run.A.domain.home.compile(_several(iteration, measures))
     if narrow(first(state[0])) and not held_well(run.history[-1] ** 2):
         several = None  # no traced scalar would hold the squares of such residuals
     rows = 1 if several is None else LONGEST

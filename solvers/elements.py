@@ -79,7 +79,7 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
             )
         if hasattr(part, "detach"):
             part = part.detach()
-        if like is not None and not member.lives_apart(part):
+        if like is not None and not member.home.holds(part):
             part = arrays.convert(part, first(like))
         part = arrays.cast(part, member.dtype)
         if type(part) is np.ndarray:
@@ -87,7 +87,7 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
         elif not arrays.is_jax(part):
             part = arrays.namespace(part).asarray(part, copy=True)
         # What stands in the padding of placed measurements is nobody's data.
-        copies.append(member.cleared(member.adopt(part)))
+        copies.append(member.home.clear_padding(member.home.adopt(part)))
     return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
 
 
@@ -125,8 +125,7 @@ def batch_of(x: Any, space: AnySpace) -> tuple[int, ...]:
 
 def zeros(space: AnySpace, batch: tuple[int, ...], like: Any) -> Any:
     """Zeros with batch axes in front."""
-    made = [member._zeros(batch, first(like)) for member in space.members]
-    return tuple(made) if isinstance(space, ProductSpace) else made[0]
+    return space.zeros(first(like), batch=batch)
 
 
 def add_scaled(x: Any, factor: Array, p: Any) -> Any:
@@ -208,7 +207,7 @@ def _power(space: AnySpace, x: Any) -> np.ndarray:
     for part, member in zip(x if isinstance(x, tuple) else (x,), space.members, strict=True):
         xp = arrays.namespace(part)
         axes = tuple(range(-member.ndim, 0))
-        sizes = xp.abs(member.cleared(part))
+        sizes = xp.abs(member.home.clear_padding(part))
         tops.append(np.asarray(arrays.to_numpy(
             xp.max(sizes, axis=axes) if member.ndim and member.size else xp.sum(sizes, axis=axes)
         ), np.float64))  # fmt: skip
@@ -258,10 +257,10 @@ def hand_out(x: Any) -> Any:
 def handed_back(x: Any, space: AnySpace, given: Any, source: AnySpace) -> Any:
     """`x` where the measurements lived: plain, in their namespace, if they were plain."""
     parts = given if isinstance(source, ProductSpace) else (given,)
-    apart = [m.lives_apart(part) for m, part in zip(source.members, parts, strict=True)]
+    apart = [m.home.holds(part) for m, part in zip(source.members, parts, strict=True)]
     if all(apart):
-        return space.cleared(x)  # a clip to [1, 2] reaches padding too
-    return each(lambda part: arrays.convert(part, first(given)), space.gather(x))
+        return space.home.clear_padding(x)  # a clip to [1, 2] reaches padding too
+    return each(lambda part: arrays.convert(part, first(given)), space.home.gather(x))
 
 
 def _coefficient(factor: Array, like: Array) -> Any:

@@ -144,8 +144,8 @@ def _advance(
         share = xp.where(turns, share * 0, share)
         after = xp.where(turns, after * 0 + 1, after)
     ahead = add_scaled(moved, share, along)
-    pinned = space.pinned
-    x, z = pinned(chosen(active, moved, x)), pinned(chosen(active, ahead, z))
+    pin = space.home.pin
+    x, z = pin(chosen(active, moved, x)), pin(chosen(active, ahead, z))
     return (x, z, after, _like(length, t)), [square / length**2]
 
 

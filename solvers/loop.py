@@ -98,7 +98,7 @@ class Run:
             every = controls.positive_count("checkpoint_every", checkpoint_every)
             kept = None if keep is None else controls.positive_count("keep", keep)
         except (TypeError, ValueError) as error:
-            if not A.codomain._placed:
+            if not A.codomain.home.placed:
                 raise
             failure = error  # the other ranks are told when all meet
         if true_adjoint and "approximate_adjoint" in A.tags:
@@ -151,8 +151,8 @@ class Run:
                 every=every,
                 keep=kept,
                 operator=A,
-                measurements=A.codomain.gather(self.y),
-                start=A.domain.gather(self.x) if self.started else None,
+                measurements=A.codomain.home.gather(self.y),
+                start=A.domain.home.gather(self.x) if self.started else None,
                 writes=arrays.is_first_process(first(self.y)),
                 settings=dict(settings or {}),
             )
@@ -202,7 +202,7 @@ class Run:
                 space.check_shape(self.restored[name], name)
             except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{self._restored_from} is damaged: {error}") from error
-            self.restored[name] = space.adopt(self.restored[name])
+            self.restored[name] = space.home.adopt(self.restored[name])
 
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
@@ -336,7 +336,7 @@ class Run:
         assert self._checkpoints is not None
         self._saved_at = self.iteration
         whole = {
-            name: self._kept[name].gather(value) if name in self._kept else value
+            name: self._kept[name].home.gather(value) if name in self._kept else value
             for name, value in state().items()
         }
         save = functools.partial(

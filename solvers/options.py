@@ -120,7 +120,7 @@ def _alike(given: tuple[Any, ...]) -> Any:
     except Exception as error:
         if not cell and len(given) > 1 and isinstance(given[0], LinearOperator):
             space = given[0].codomain
-            if space._placed:
+            if space.home.placed:
                 cell.append(True)
                 _tell(given[1], space, error)
         raise

@@ -71,7 +71,7 @@ def prox_map(
         raise ValueError("prox_map takes an operator between single arrays; stack terms by concat")
     domain.check_shape(v, "prox_map: v")
     plain = Space(domain.shape, domain.dtype, domain.axes, domain.spacing)
-    prior = Proximity(arrays.to_numpy(domain.gather(v)), sigma_prox, plain)
+    prior = Proximity(arrays.to_numpy(domain.home.gather(v)), sigma_prox, plain)
     return vcd(
         A, y, prior, weights=weights, sigma_y=sigma_y, iterations=iterations,
         x0=v if x0 is None else x0, partitions=partitions, seed=seed, bounds=bounds,

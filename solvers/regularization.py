@@ -103,9 +103,9 @@ def automatic_regularization(
     if arrays.dtype_of(y).kind not in "biuf":
         raise DTypeError(f"y has dtype {y.dtype}; it is an array of real numbers")
     # Of placed measurements the real part counts.
-    y = A.codomain.gather(y)
+    y = A.codomain.home.gather(y)
     if arrays.is_array(weights):
-        weights = A.codomain.gather(weights)
+        weights = A.codomain.home.gather(weights)
     chosen = _views(y.shape[0])
     part = arrays.to_numpy(y[chosen[0] : chosen[0] + 1] if y.shape[0] == 1 else _take(y, chosen))
     part = np.asarray(part, np.float64)
@@ -136,7 +136,7 @@ def automatic_weight(
     neighbours distributed as exp(-|d| / b) say, with b half the size. With weights sigma^2 is
     that of a measurement of mean weight, times that weight. The members of a batch share it.
     """
-    host = np.asarray(arrays.to_numpy(A.codomain.gather(y)), np.float64)
+    host = np.asarray(arrays.to_numpy(A.codomain.home.gather(y)), np.float64)
     if not host.size or not host.any():
         return 0.0
     top = float(np.abs(host).max())
@@ -148,7 +148,7 @@ def automatic_weight(
         bent = bent[find_support(host)[..., 1:-1]]
         if bent.size:  # median and deviation of 1, -2, 1 times Gaussian noise
             sigma = max(sigma, float(np.median(np.abs(bent))) / (0.6745 * math.sqrt(6.0)))
-    mean = 1.0 if W is None else float(np.mean(arrays.to_numpy(A.codomain.gather(W))))
+    mean = 1.0 if W is None else float(np.mean(arrays.to_numpy(A.codomain.home.gather(W))))
     edge: float = math.exp(float(np.mean(np.log(spacing))))
     voxels = A.domain.size / max(A.codomain.size, 1)
     # The two factors of y apart: their product may not be a number of float64.

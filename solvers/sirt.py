@@ -140,8 +140,8 @@ def _moved(
     x, r = state
     update = A.H @ each(_times, R, r)
     moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
-    x = A.domain.pinned(chosen(active, moved, x))
-    r = A.codomain.pinned(subtract(y, A @ x))
+    x = A.domain.home.pin(chosen(active, moved, x))
+    r = A.codomain.home.pin(subtract(y, A @ x))
     return (x, r), dots((A.codomain, r, r))
 
 
@@ -161,4 +161,4 @@ def _reciprocal(sums: Any, space: AnySpace, factor: float, share: float = 0.0) -
             s = arrays.namespace(s).real(s)
         return reciprocal(s, factor, share * arrays.largest(s) if share else 0.0)
 
-    return each(part, space.cleared(sums))
+    return each(part, space.home.clear_padding(sums))

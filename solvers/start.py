@@ -70,13 +70,13 @@ def analytic_start(
     inverse = whole._approximate_inverse() if isinstance(whole, LinearOperator) else None
     if inverse is None:
         return None
-    estimate = inverse(A.codomain.gather(y))
+    estimate = inverse(A.codomain.home.gather(y))
     x = each(lambda part, like: arrays.convert(part, first(y)), estimate, estimate)
     if mask is not None:
         x = each(
             lambda part: part * arrays.cast(arrays.convert(mask, part), arrays.dtype_of(part)), x
         )
-    x = A.domain.put(each(lambda part: clipped(part, low, high), x))
+    x = A.domain.home.put(each(lambda part: clipped(part, low, high), x))
     return _fit(A, y, x, W, low, high)
 
 

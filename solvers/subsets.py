@@ -94,8 +94,8 @@ class Descent:
         d: Any = self._domain
         self._plain = Space(d.shape, d.dtype, d.axes, d.spacing)
         donated = () if run.watched else ("x",)
-        self._pass = self._domain.compiled(_run_pass, (*donated, "e"))
-        self._measure = self._domain.compiled(_measured)
+        self._pass = self._domain.home.compile(_run_pass, (*donated, "e"))
+        self._measure = self._domain.home.compile(_measured)
 
     def start(self, x: Any, image: Any = None) -> None:
         """Take the volume, its error, and the curvature of the data term.
@@ -133,10 +133,10 @@ class Descent:
         if self._means is not None:
             column = self._means.reshape(-1, 1, 1) if x.ndim > 2 else self._means
             every = np.broadcast_to(column, self._domain.shape).astype(self._domain.dtype)
-            means = self._domain.put(arrays.convert(every, self.run.y))
+            means = self._domain.home.put(arrays.convert(every, self.run.y))
         self._problem = _Problem(root, curvature, self.c, *self._bounds, self._max_step, means)
         # Where arrays lie on devices in shares, operators index them.
-        self._apart = self._domain.lives_apart(x)
+        self._apart = self._domain.home.holds(x)
 
     def refresh(self) -> None:
         """The error anew from the volume."""
@@ -275,7 +275,7 @@ def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any,
         e -= moved
     else:
         e = e - moved * step
-    return whole.pinned(x), codomain.pinned(e), length * best, best
+    return whole.home.pin(x), codomain.home.pin(e), length * best, best
 
 
 def _measured(A: Any, x: Any, e: Any, root: Any, moved: Any, steps: Any) -> Any:

@@ -231,8 +231,8 @@ def _moved(
     step = xp.where(size > 0, m / xp.where(size > 0, size, xp.ones_like(size)), xp.zeros_like(m))
     moved = add_scaled(x, -1.0 * rate, step * first)
     moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
-    x, m, v = map(A.domain.pinned, (chosen(active, moved, x), m, v))
-    r = A.codomain.pinned(subtract(A @ x, y))
+    x, m, v = map(A.domain.home.pin, (chosen(active, moved, x), m, v))
+    r = A.codomain.home.pin(subtract(A @ x, y))
     return (x, m, v, r), dots((A.codomain, r, r))
 
 

@@ -118,8 +118,8 @@ def _moved(
         q = _dual_edges(
             q + sigma_edge * (2.0 * bent - edges), -G.codomain.ndim, sigma_edge, lam, eps
         )
-    rows, faces = A.codomain.pinned, G.codomain.pinned
-    return (A.domain.pinned(moved), rows(p), faces(q), rows(ahead), faces(bent)), values
+    rows, faces = A.codomain.home.pin, G.codomain.home.pin
+    return (A.domain.home.pin(moved), rows(p), faces(q), rows(ahead), faces(bent)), values
 
 
 def _dual_edges(b: Any, axis: int, sigma: Any, lam: Any, eps: Any) -> Any:

@@ -85,8 +85,7 @@ def plain_space(space: AnySpace, name: str) -> Space:
 
 def product_of(spaces: Sequence[AnySpace]) -> ProductSpace:
     """The product of all members of the spaces, flat."""
-    members = [member for space in spaces for member in space.members]
-    return members[0]._product(members)
+    return ProductSpace([member for space in spaces for member in space.members])
 
 
 def as_tuple(x: Any, space: AnySpace) -> tuple[Any, ...]:

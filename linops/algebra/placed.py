@@ -21,22 +21,21 @@ __all__ = ["chained", "meeting", "refuse_shares"]
 def chained(outer: Any, inner: Any) -> tuple[Any, Any]:
     """`outer` and `inner` of a composition."""
     source, target = inner.codomain, outer.domain
-    if not (source._placed or target._placed):
+    if not (source.home.placed or target.home.placed):
         return outer, inner
     _agree(target, source, f"compose {outer.name} @ {inner.name}")
     if _plain(inner):
-        inner = target._lowered_between(inner, None, target)
+        inner = target.home.lower_between(inner, None, target)
     elif _plain(outer):
         end = source if outer.codomain.shape == source.shape else None
-        outer = source._lowered_between(outer, source, end)
+        outer = source.home.lower_between(outer, source, end)
     return outer, inner
 
 
 def meeting(operators: Sequence[Any], sides: Sequence[str], what: str) -> list[Any]:
     """Operators that share their domain, or their codomain, or both, as `sides` says."""
-    first = next(
-        (t for t in operators if all(getattr(t, s)._placed for s in sides) and not _plain(t)), None
-    )
+    placed = (t for t in operators if all(getattr(t, s).home.placed for s in sides))
+    first = next((t for t in placed if not _plain(t)), None)
     if first is None:
         return list(operators)
     for term in operators:
@@ -44,18 +43,18 @@ def meeting(operators: Sequence[Any], sides: Sequence[str], what: str) -> list[A
             name = f"{what} {first.name} and {term.name}"
             _agree(getattr(first, side), getattr(term, side), name)
     ends = [getattr(first, side) if side in sides else None for side in ("domain", "codomain")]
-    space = getattr(first, sides[0])
-    return [space._lowered_between(t, *ends) if _plain(t) else t for t in operators]
+    home = getattr(first, sides[0]).home
+    return [home.lower_between(t, *ends) if _plain(t) else t for t in operators]
 
 
 def refuse_shares(operators: Sequence[Any], what: str) -> None:
     """Raise where an operator gives arrays in shares on devices to what joins whole ones."""
     for term in operators:
         for space in term.codomain.members:
-            if space._placed and not _plain(term) and space.placement.home.apart:
+            if space.home.apart and not _plain(term):
                 raise PlacementError(
                     f"{what} joins whole arrays, {term.name} gives shares of one on "
-                    f"{space.placement}: plan the whole, plan({what}([...])).lower()"
+                    f"{space.home}: plan the whole, plan({what}([...])).lower()"
                 )
 
 
@@ -74,13 +73,9 @@ def _unplanned(operator: Operator) -> bool:
 
 def _agree(a: AnySpace, b: AnySpace, what: str) -> None:
     for one, other in zip(a.members, b.members, strict=True):
-        if one._placed and other._placed and not one.placement.agrees(other.placement):
+        if not one.home.agrees(other.home):
             raise PlacementError(
-                f"cannot {what}: at {one.describe_shape()} the first lives on {one.placement}, "
-                f"{_names(one)}, the second on {other.placement}, {_names(other)}; plan the whole "
-                "composition, or lower one operator to the other's space: B.domain.lower(other)"
+                f"cannot {what}: at {one.describe_shape()} the first lives on {one.home}, "
+                f"the second on {other.home}; plan the whole composition, "
+                "or lower one operator to the other's space: B.domain.lower(other)"
             )
-
-
-def _names(space: Any) -> str:
-    return f"[{', '.join(map(str, space.placement.devices))}]"

@@ -145,7 +145,7 @@ def check_diagonal(s: Subject) -> None:
     if A.domain.is_complex and not A.codomain.is_complex:
         raise NotApplicable("complex to real: it has no matrix")
     wanted = A.codomain.unravel(np.ascontiguousarray(np.diagonal(s.dense)))
-    found = host(A.codomain.gather(A.diagonal(limit=None)))
+    found = host(A.codomain.home.gather(A.diagonal(limit=None)))
     s.close(A.codomain, found, wanted, 1.0, "A.diagonal() is not that of its matrix")
 
 
@@ -175,11 +175,11 @@ def check_gram(s: Subject) -> None:
     square = np.abs(s.dense.astype(np.complex128)) ** 2
     wanted = A.domain.unravel(square.sum(axis=0))
     top = float(square.sum()) if square.size else 0.0
-    found = host(A.domain.gather(G.diagonal(limit=None)))
+    found = host(A.domain.home.gather(G.diagonal(limit=None)))
     _near(found, wanted, 64 * s.eps * top, "A.gram().diagonal()")
     if weights is not None:
         wanted = A.domain.unravel(weights.reshape(-1).real @ square)
-        found = host(A.domain.gather(A.gram(weights.real).diagonal(limit=None)))
+        found = host(A.domain.home.gather(A.gram(weights.real).diagonal(limit=None)))
         _near(found, wanted, 128 * s.eps * top, "A.gram(weights).diagonal()")
 
 

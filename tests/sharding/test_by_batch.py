@@ -44,27 +44,27 @@ def test_batches_of_any_length(executor: str) -> None:
     for batch in ((), (3,), (5,), (4, 2), (0,)):
         x = generator.standard_normal((*batch, *A.domain.shape))
         y = generator.standard_normal((*batch, *A.codomain.shape))
-        placed = B.domain.put(x)
+        placed = B.domain.home.put(x)
         made = B @ placed
-        assert B.codomain.placement.holds(made)
+        assert B.codomain.home.placement.holds(made)
         _assert_close(made, A @ x)
         _assert_close(B @ x, A @ x)
-        _assert_close(B.H @ B.codomain.put(y), A.H @ y)
+        _assert_close(B.H @ B.codomain.home.put(y), A.H @ y)
         np.testing.assert_allclose(B.domain.inner(placed, placed), A.domain.inner(x, x), rtol=1e-12)
     _assert_close(G @ x[:0], g @ x[:0])
     x = A.domain.random(1)[None] * np.arange(1.0, 5.0)[:, None, None, None]
     _assert_close(G @ x, g @ x)
     if executor != "workers":
         # Equal shares lie on a device each; a batch that does not divide is on all of them.
-        shards = (B @ B.domain.put(x[:3])).addressable_shards
+        shards = (B @ B.domain.home.put(x[:3])).addressable_shards
         assert [shard.data.shape[0] for shard in shards] == [1, 1, 1]
-        assert (B @ B.domain.put(x)).is_fully_replicated
+        assert (B @ B.domain.home.put(x)).is_fully_replicated
 
 
 def test_equal_shares_exchange_nothing() -> None:
     A = compositions.projector((5, 6, 6), 5)
     B = _by_batch(A, "shard_map")
-    x = B.domain.put(np.ones((3, *A.domain.shape)))
+    x = B.domain.home.put(np.ones((3, *A.domain.shape)))
     back = jax.jit(jax.grad(lambda x: jnp.sum((B @ x) ** 2))).lower(x).compile().as_text()
     assert not any(f"{kind}(" in back for kind in ("all-gather", "all-reduce", "all-to-all"))
     again = B.domain.lower(lo.Gradient(A.domain))
@@ -82,7 +82,7 @@ def test_under_transformations_of_jax() -> None:
 
     slope = 2 * (A.H @ (A @ x))
     _assert_close(jax.grad(loss)(x), slope)
-    _assert_close(jax.jit(jax.grad(loss))(B.domain.put(x)), slope)
+    _assert_close(jax.jit(jax.grad(loss))(B.domain.home.put(x)), slope)
     _assert_close(jax.jit(jax.vmap(jax.grad(loss)))(x), slope)
 
 
@@ -93,9 +93,9 @@ def test_solvers_functionals_and_jacobians() -> None:
     x = np.stack([A.domain.random(k) for k in range(4)])
     y = A @ x
     wanted = solvers.cgls(A, y, iterations=4)
-    got = solvers.cgls(B, B.codomain.put(y), iterations=4)
+    got = solvers.cgls(B, B.codomain.home.put(y), iterations=4)
     np.testing.assert_allclose(
-        np.asarray(B.domain.gather(got.solution)), wanted.solution, atol=1e-9
+        np.asarray(B.domain.home.gather(got.solution)), wanted.solution, atol=1e-9
     )
     np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-9)
     f = fn.LeastSquares(A.codomain) @ A

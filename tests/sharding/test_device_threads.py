@@ -87,7 +87,7 @@ def test_nothing_passes_through_the_host_and_shares_keep_their_place(
 ) -> None:
     A = compositions.LINEAR["two stencils"]()
     B = _lowered(A, 3, by=0)
-    placed = B.domain.put(A.domain.random(1))
+    placed = B.domain.home.put(A.domain.random(1))
     B @ placed
     sent: list[Any] = []
     send = jax.device_put

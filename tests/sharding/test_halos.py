@@ -71,10 +71,10 @@ def test_on_a_rectangle_of_devices_two_permutes_an_axis_and_nothing_else(boundar
     A = _laplacian((8, 8), 6, boundary)
     x = A.domain.random(1)
     one = _cut(A, jax.devices("cpu")[:1], 0)
-    wanted = np.asarray(one.domain.gather(one @ one.domain.put(x)))
+    wanted = np.asarray(one.domain.home.gather(one @ one.domain.home.put(x)))
     devices = jax.devices("cpu")[:4]
     B = _cut(A, devices[::-1], 0, 1, shape=(2, 2))
-    got = np.asarray(B.codomain.gather(B @ B.domain.put(x)))
+    got = np.asarray(B.codomain.home.gather(B @ B.domain.home.put(x)))
     np.testing.assert_allclose(got, wanted, rtol=0, atol=4e-15)
     text = B._engine.compiled_text(B.plan.forward)
     kinds = re.findall(r" (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", text)
@@ -107,9 +107,9 @@ def test_one_jitted_function_serves_plans_on_two_meshes_in_turn() -> None:
     apply = jax.jit(lambda operator, x: operator @ x)
     x = A.domain.random(1)
     for operator in (B, C, B):
-        made = apply(operator, operator.domain.put(x))
-        assert operator.codomain.placement.holds(made)
-        np.testing.assert_array_equal(operator.codomain.gather(made), A @ x)
+        made = apply(operator, operator.domain.home.put(x))
+        assert operator.codomain.home.placement.holds(made)
+        np.testing.assert_array_equal(operator.codomain.home.gather(made), A @ x)
 
 
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])

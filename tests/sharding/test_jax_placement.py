@@ -107,7 +107,7 @@ def test_plain_members_are_put_beside_placed_ones() -> None:
     for element in ((placed, u), (jnp.asarray(u), placed)):
         found = B @ element
         assert found.shape == (2, 8, 2)
-        np.testing.assert_allclose(B.codomain.gather(found), H @ (u, u), atol=1e-5)
+        np.testing.assert_allclose(B.codomain.home.gather(found), H @ (u, u), atol=1e-5)
     assert type(B @ (u, u)) is np.ndarray
     with pytest.raises(DTypeError, match="one namespace"):
         B @ (u, jnp.asarray(u))
@@ -117,7 +117,7 @@ def test_copies_on_other_devices_are_another_placement() -> None:
     space = lo.Space((7, 2), "float32", ("z", "x"))
     A = lo.SumOver(space, ("z",))
     B, C = (plan(A, devices=jax.devices("cpu")[:n], partition="z").lower() for n in (2, 3))
-    y = C.codomain.put(np.ones(2, "float32"))
+    y = C.codomain.home.put(np.ones(2, "float32"))
     with pytest.raises(PlacementError, match="same devices and partition"):
         B.H @ y
 
@@ -133,14 +133,14 @@ def test_an_element_of_another_plan_is_refused() -> None:
         for n in (2, 3)
     )
     with pytest.raises(PlacementError, match="same devices and partition"):
-        B @ C.domain.put(space.random(0))
+        B @ C.domain.home.put(space.random(0))
 
 
 def test_the_axes_that_are_not_cut_are_checked_too() -> None:
     space = lo.Space((7, 2), "float32", ("z", "x"))
     p = plan(lo.Gradient(space), devices=jax.devices("cpu")[:2], executor="shard_map")
     B = p.again(p.operator, entries=[(Sharded(0),)], exits=[(Sharded(1),)]).lower()
-    wrong = B.domain.placement.put(np.ones((7, 3), "float32"))
+    wrong = B.domain.home.placement.put(np.ones((7, 3), "float32"))
     with pytest.raises((ShapeError, PlacementError)):
         B @ wrong
 
@@ -241,7 +241,7 @@ def test_nothing_is_copied_between_devices_that_copy_wrongly(
     picked = G.columns([0, 4])
     np.testing.assert_allclose(B.columns(jnp.asarray([0, 4])) @ picked.domain.ones(),
                                picked @ picked.domain.ones(), **near)  # fmt: skip
-    assert B.domain.norm(B.domain.put(x)) == pytest.approx(space.norm(x), rel=1e-6)
+    assert B.domain.norm(B.domain.home.put(x)) == pytest.approx(space.norm(x), rel=1e-6)
     assert wrong == []
 
 

@@ -105,8 +105,8 @@ def test_deterministic_plans_bands_and_columns(executor: str) -> None:
     index = np.array([3, 0, -1, 17])
     C = bands.lower().columns(index)
     z = C.domain.random(7)
-    wanted = A.columns(index) @ np.asarray(C.domain.gather(z))
-    np.testing.assert_allclose(C.codomain.gather(C @ z), wanted, rtol=1e-5, atol=1e-5)
+    wanted = A.columns(index) @ np.asarray(C.domain.home.gather(z))
+    np.testing.assert_allclose(C.codomain.home.gather(C @ z), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_inner_planes_apart_from_faces_are_the_same_bits(monkeypatch: pytest.Mon
         monkeypatch.setattr(overlap, "worthwhile", lambda *_, worth=worth: worth)
         B = p.again(A, entries=ends, exits=ends).lower()
         assert [step.kind for step in B.plan.forward.steps] == ["Halo", "Compute"]
-        placed = B.domain.put(x)
-        dirty = jax.numpy.where(B.domain.placement.mask(3), placed, np.nan)
+        placed = B.domain.home.put(x)
+        dirty = jax.numpy.where(B.domain.home.placement.mask(3), placed, np.nan)
         found.append(np.asarray(B @ jax.device_put(dirty, placed.sharding)))
         np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=0, atol=1e-4)
         (slot,) = B._engine.blocks._slots.values()
@@ -186,7 +186,7 @@ def test_a_program_of_host_devices_has_ended_when_it_returns() -> None:
         slow, slow, domain=space, codomain=space, rule="z x -> z x", blockwise=True
     )
     B = plan(lo.SumOver(space, "z") @ A, jax.devices("cpu")[:4], "shard_map", partition="z").lower()
-    x = B.domain.put(space.ones())
+    x = B.domain.home.put(space.ones())
     jax.block_until_ready(B @ x)  # compiled
     y = B @ x
     assert y.is_ready()

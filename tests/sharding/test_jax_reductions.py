@@ -33,8 +33,8 @@ def _plan(shape: tuple[int, ...], dtype: str, n: int, partition: Any = "a", **se
 
 
 def _poisoned(space: Any, x: Any) -> Any:
-    placed = space.put(x)
-    real = space.placement.mask(placed.ndim)
+    placed = space.home.put(x)
+    real = space.home.placement.mask(placed.ndim)
     return jax.device_put(jnp.where(real, placed, np.nan), placed.sharding)
 
 
@@ -59,7 +59,8 @@ def test_several_products_are_one_collective(x64: bool) -> None:
 
         text = jax.jit(values).lower(x, y, u, v).compile().as_text()
         assert _collectives(text) == ["all-reduce" if x64 else "all-gather"]
-        plain = [np.asarray(s.gather(w)) for s, w in ((cut, x), (cut, y), (copies, u), (copies, v))]
+        pairs = (cut, x), (cut, y), (copies, u), (copies, v)
+        plain = [np.asarray(space.home.gather(w)) for space, w in pairs]
         a, b, c, d = (w.astype(np.result_type(w, "float64")) for w in plain)
         wanted = [np.sum(a * b), np.sum(np.conj(c) * d), np.sum(a * a)]
         for got in (values(x, y, u, v), jax.jit(values)(x, y, u, v)):
@@ -84,7 +85,7 @@ def test_in_order_no_cut_and_no_device_changes_a_bit(dtype: str) -> None:
             space = p.lower().domain
             x, y = (_poisoned(space, space.random(k)) for k in (1, 2))
             found.add((space.inner(x, y), space.norm(x), complex(lo.inners((space, x, y))[0])))
-            plain = [np.asarray(space.gather(v)) for v in (x, y)]
+            plain = [np.asarray(space.home.gather(v)) for v in (x, y)]
     assert len(found) == 1
     value = complex(found.pop()[0])
     wide = [v.astype("complex128") for v in plain]
@@ -102,7 +103,7 @@ def test_their_derivatives(x64: bool, ordered: bool) -> None:
         space = _plan((5, 3), dtype, 2, deterministic=ordered).lower().domain
         x, y = space.random(1), space.random(2)
         got = jax.grad(lambda x: space.inner(x, x + y))(x)
-        real = np.asarray(space.placement.mask(2))
+        real = np.asarray(space.home.placement.mask(2))
         wanted = np.where(real, np.asarray(y + 2 * x), 0)
         np.testing.assert_allclose(got, wanted, rtol=1e-12 if x64 else 1e-5)
 
@@ -112,4 +113,4 @@ def test_plain_arrays_of_a_placed_space_are_summed_on_the_host() -> None:
     x = np.ones((7, 5), "float32")
     value = space.inner(x, x)
     assert type(value) is float and value == 35
-    assert all(arrays.is_jax(v) for v in lo.inners((space, space.put(x), x)))
+    assert all(arrays.is_jax(v) for v in lo.inners((space, space.home.put(x), x)))

@@ -58,12 +58,12 @@ def test_a_solve_is_one_program(
     solve = _SOLVERS[name]
     A, B, y = _problem()
     wanted = solve(A, y, 30)
-    placed = B.codomain.put(y)
+    placed = B.codomain.home.put(y)
     got = solve(B, placed, 30)
     assert got.iterations == 30 and got.reason == wanted.reason
-    assert B.domain.placement.holds(got.solution)
+    assert B.domain.home.placement.holds(got.solution)
     np.testing.assert_allclose(
-        B.domain.gather(got.solution), wanted.solution, rtol=0,
+        B.domain.home.gather(got.solution), wanted.solution, rtol=0,
         atol=1e-9 * np.abs(wanted.solution).max(),
     )  # fmt: skip
     np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-8)
@@ -89,7 +89,7 @@ def test_a_solve_is_one_program(
         monkeypatch.setattr(Engine, "run", counted)
         monkeypatch.setattr(type(placed), "__array__", watched)
         with jax.log_compiles():
-            assert solve(C, C.codomain.put(other), n).iterations == n
+            assert solve(C, C.codomain.home.put(other), n).iterations == n
         monkeypatch.undo()
         counts.append(seen)
     assert counts[0] == counts[1]
@@ -100,21 +100,21 @@ def test_a_solve_is_one_program(
     goal = 1.001 * solve(A, y, 7, x0=start).residual_history[-1]
     wanted = solve(A, y, 30, x0=start, atol=goal)
     held = []
-    for x0 in (start, B.domain.put(start)) * 2:
+    for x0 in (start, B.domain.home.put(start)) * 2:
         got = solve(B, placed, 30, x0=x0, atol=goal)
         assert (got.iterations, got.reason) == (wanted.iterations, wanted.reason)
         assert wanted.converged and got.iterations <= 7
         np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-8)
-        assert B.domain.placement.holds(got.solution)
+        assert B.domain.home.placement.holds(got.solution)
         gc.collect()
         held.append(sum(a.nbytes for a in jax.live_arrays()))
     # Nothing stays of a solve, and nothing that was given is taken.
     assert held[1] == held[3]
-    np.testing.assert_array_equal(B.codomain.gather(placed), y)
-    np.testing.assert_array_equal(B.domain.gather(x0), start)
+    np.testing.assert_array_equal(B.codomain.home.gather(placed), y)
+    np.testing.assert_array_equal(B.domain.home.gather(x0), start)
     turned = plan(A, devices=jax.devices("cpu")[2::-1], executor="shard_map", partition="z").lower()
     with pytest.raises(PlacementError, match="lies on"):
-        solve(B, placed, 2, x0=turned.domain.put(start))
+        solve(B, placed, 2, x0=turned.domain.home.put(start))
     with pytest.raises(TypeError, match=r"y is traced by JAX.*outside of jit.*A\.H @"):
         jax.jit(lambda y: solve(B, y, 2).solution)(placed)
 
@@ -128,9 +128,9 @@ def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None
     B = plan(A, devices=jax.devices("cpu")[:n], executor=executor, partition=partition).lower()
     # Of the other numbers one solver stands for all: the rest is compilation.
     for solve in SOLVES.values() if n == 5 else [SOLVES["cgls"]]:
-        got = solve(B, B.codomain.put(y))
-        assert B.domain.placement.holds(got.solution)
-        assert_same(got, solve(A, y), B.domain.gather(got.solution))
+        got = solve(B, B.codomain.home.put(y))
+        assert B.domain.home.placement.holds(got.solution)
+        assert_same(got, solve(A, y), B.domain.home.gather(got.solution))
     wanted = solvers.cgls(A, y, iterations=30, damp=3.0)
     got = solvers.cgls(B, y, iterations=30, damp=3.0)
     near = 1e-8 * np.abs(wanted.solution).max()
@@ -140,7 +140,7 @@ def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None
 
 def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
     _, B, y = _problem()
-    x, r = B.domain.zeros(), B.codomain.put(y)
+    x, r = B.domain.zeros(), B.codomain.home.put(y)
     active, zero = np.ones((), bool), np.zeros(())
     operands = B, (x, r, x, np.ones(())), 5, active, zero, None, 9.0
     text = jax.jit(_several).lower(*operands).compile().as_text()
@@ -202,9 +202,9 @@ def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path:
     devices = jax.devices("cpu")
     B = plan(A, devices=devices[:2], executor="shard_map", partition="z").lower()
     wanted = np.asarray(solvers.sirt(A, y, iterations=4).solution)
-    solvers.sirt(B, B.codomain.put(y), iterations=2, checkpoint_directory=tmp_path)
+    solvers.sirt(B, B.codomain.home.put(y), iterations=2, checkpoint_directory=tmp_path)
     layout = json.loads(next(tmp_path.glob("*/*/metadata.json")).read_text())["layout"]
-    assert layout["domain"] == [str(B.domain.placement)]
+    assert layout["domain"] == [str(B.domain.home.placement)]
     others = (
         A,
         plan(A, devices=3, executor="threads", partition="view").lower(),
@@ -226,7 +226,7 @@ def test_a_deterministic_solve_has_its_bits_on_any_devices() -> None:
         cut: list[Any] = [(Sharded(axis),)]
         p = plan(A, devices=jax.devices("cpu")[:n], executor="shard_map", deterministic=True)
         B = p.again(A, entries=cut, exits=cut).lower()
-        return np.asarray(B.domain.gather(solvers.cgls(B, y, iterations=6).solution))
+        return np.asarray(B.domain.home.gather(solvers.cgls(B, y, iterations=6).solution))
 
     # Its adjoint, planned by itself, has the structure of the forward with other numbers in it.
     A = lo.Convolve(space, np.array([[0.25], [0.5], [0.2]]), boundary="zero")
@@ -267,14 +267,15 @@ def test_coordinate_descent_on_a_volume_in_shares(
     def noted(function: Any) -> Any:
         return lambda *a, **k: (seen.append(1), function(*a, **k))[1]
 
-    placed = B.codomain.put(y)
-    kept = B.domain.put(np.full(A.domain.shape, 0.1))
+    placed = B.codomain.home.put(y)
+    kept = B.domain.home.put(np.full(A.domain.shape, 0.1))
     monkeypatch.setattr(Descent, "advance", watched)
     monkeypatch.setattr(Engine, "run", noted(run))
     monkeypatch.setattr(type(placed), "__array__", noted(type(placed).__array__))
     got = solvers.vcd(B, placed, prior, **options)
-    assert got.solution.shape == (6, 6, 6) and B.domain.placement.holds(got.solution)
-    np.testing.assert_allclose(B.domain.gather(got.solution), wanted.solution, rtol=0, atol=1e-10)
+    assert got.solution.shape == (6, 6, 6) and B.domain.home.placement.holds(got.solution)
+    found = B.domain.home.gather(got.solution)
+    np.testing.assert_allclose(found, wanted.solution, rtol=0, atol=1e-10)
     for name, values in wanted.histories.items():
         np.testing.assert_allclose(got.histories[name], values, rtol=1e-9)
     if executor == "threads":
@@ -286,15 +287,16 @@ def test_coordinate_descent_on_a_volume_in_shares(
     del options["weights"]
     options |= {"weights": 0.5 * w, "seed": 7}
     with jax.log_compiles():
-        solvers.vcd(B, B.codomain.put(2 * y), prior, x0=kept, **options)
+        solvers.vcd(B, B.codomain.home.put(2 * y), prior, x0=kept, **options)
     assert "Compiling jit(_passed)" not in caplog.text
-    np.testing.assert_array_equal(B.domain.gather(kept), 0.1)
+    np.testing.assert_array_equal(B.domain.home.gather(kept), 0.1)
 
     # Every device holds its shares and no more; garbage in the padding changes no bit.
     subsets, visits, x, e, problem, _ = passes[-1]
     program = jax.jit(_run_pass)
     x, e = (
-        space.put(np.random.default_rng(6).random(space.shape)) for space in (B.domain, B.codomain)
+        space.home.put(np.random.default_rng(6).random(space.shape))
+        for space in (B.domain, B.codomain)
     )
     text = program.lower(subsets, visits, x, e, problem).compile().as_text()
     largest = max(math.prod(map(int, n.split(","))) for n in re.findall(r"f64\[([\d,]+)\]", text))
@@ -315,9 +317,9 @@ def test_a_proximal_map_takes_sharded_and_plain_arrays_mixed() -> None:
     A, B, y = _problem()
     v = A.domain.random(8)
     wanted = solvers.prox_map(A, y, v, 0.5, iterations=1, partitions=2).solution
-    for data, near in ((y, B.domain.put(v)), (B.codomain.put(y), v)):
+    for data, near in ((y, B.domain.home.put(v)), (B.codomain.home.put(y), v)):
         got = solvers.prox_map(B, data, near, 0.5, iterations=1, partitions=2).solution
-        np.testing.assert_allclose(B.domain.gather(got), wanted, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(B.domain.home.gather(got), wanted, rtol=0, atol=1e-12)
 
 
 def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> None:
@@ -327,16 +329,16 @@ def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> N
     x = B.domain.random(1)
     y = B @ x
     assert y.shape == (5, 3) and x.shape == (6, 3)
-    assert B.domain.placement.holds(B.H @ y)
+    assert B.domain.home.placement.holds(B.H @ y)
 
 
 @pytest.mark.parametrize("executor", ["threads", "shard_map"])
 def test_a_solution_has_zeros_in_its_padding(executor: str) -> None:
     A = lo.Diagonal(np.linspace(1, 2, 5), lo.Space(5, "float64", ("z",)))
     B = plan(A, devices=jax.devices("cpu")[:3], executor=executor, partition="z").lower()
-    y = B.codomain.put(np.ones(5))
+    y = B.codomain.home.put(np.ones(5))
     found = solvers.sirt(B, y, iterations=2, bounds=(1, 2)).solution
-    assert B.domain.placement.holds(found) and found.shape == (6,)
+    assert B.domain.home.placement.holds(found) and found.shape == (6,)
     assert np.asarray(found)[5] == 0 and np.asarray(found)[:5].min() >= 1
 
 
@@ -352,14 +354,14 @@ def test_what_stands_in_the_padding_of_any_input_is_nobodys_data(executor: str) 
     A = compositions.projector((5, 6, 6), 7)
     devices = jax.devices("cpu")[:2]
     B = plan(A, devices=devices, executor=executor, partition="view").lower()
-    rows, columns = B.codomain.placement, B.domain.placement
+    rows, columns = B.codomain.home.placement, B.domain.home.placement
     assert rows.padded_size > rows.real_size
     y, x0 = A @ A.domain.ones(), 0.5 * A.domain.ones()
     for value in (np.nan, np.inf, -np.inf):
         for space, element in ((B.codomain, y), (B.domain, x0)):
-            dirty = admit(_poisoned(space.placement, element, value), space, "y")
+            dirty = admit(_poisoned(space.home.placement, element, value), space, "y")
             require_finite(dirty, "y")
-            np.testing.assert_array_equal(np.asarray(dirty), np.asarray(space.put(element)))
+            np.testing.assert_array_equal(np.asarray(dirty), np.asarray(space.home.put(element)))
     if executor == "threads":
         clean, dirty = (
             solvers.sirt(
@@ -369,5 +371,5 @@ def test_what_stands_in_the_padding_of_any_input_is_nobodys_data(executor: str) 
             for v in (0.0, np.nan)
         )  # fmt: skip
         np.testing.assert_array_equal(
-            B.domain.gather(dirty.solution), B.domain.gather(clean.solution)
+            B.domain.home.gather(dirty.solution), B.domain.home.gather(clean.solution)
         )

@@ -165,12 +165,12 @@ def test_gram_columns_and_diagonals_keep_the_placements() -> None:
     G = B.gram(w)
     assert_close(G @ x, A.gram(w) @ x)
     assert_close(G.diagonal(), A.gram(w).diagonal())
-    assert G.domain.placement == p.domain_placement
+    assert G.domain.home.placement == p.domain_placement
     index = np.array([3, 0, -1, 17])
     C = B.columns(index)
     z = C.domain.random(7)
     assert_close(C @ z, A.columns(index) @ z)
-    assert C.codomain.placement == p.codomain_placement
+    assert C.codomain.home.placement == p.codomain_placement
 
 
 def _functionals() -> dict[str, Any]:

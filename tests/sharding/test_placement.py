@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import linops as lo
+from linops import arrays
 from linops.errors import PlacementError
+from linops.home import LOCAL
 from sharding import Mesh, Placement, Worker, plan
 
 WORKERS = tuple(Worker(i) for i in range(6))
@@ -193,21 +195,42 @@ def test_what_was_put_is_no_longer_the_callers(executor: str, library: str) -> N
     for A, B in zip(leaves, lowered, strict=True):
         want = A.H @ (A @ np.ones(space.shape, np.float32))
         memory, x = ones()
-        placed = B.domain.placement.put(x)
-        assert B.domain.placement.put(placed) is placed
+        placed = B.domain.home.placement.put(x)
+        assert B.domain.home.placement.put(placed) is placed
         plain, held = B @ x, B @ placed
         memory[...] = 0
-        np.testing.assert_array_equal(host(B.domain.gather(placed)), 1, A.name)
+        np.testing.assert_array_equal(host(B.domain.home.gather(placed)), 1, A.name)
         if executor != "shard_map":
             placed[...] = 0
         for y in (plain, held):
-            np.testing.assert_array_equal(host(B.domain.gather(B.H @ y)), want, A.name)
+            np.testing.assert_array_equal(host(B.domain.home.gather(B.H @ y)), want, A.name)
     pair = lowered[-1]
     (memory, x), (other, y) = ones(), ones()
-    members = pair.codomain.put((x, y))
+    members = pair.codomain.home.put((x, y))
     memory[...], other[...] = 0, 0
     for space_, part in zip(pair.codomain.members, members, strict=True):
-        np.testing.assert_array_equal(host(space_.gather(part)), 1)
+        np.testing.assert_array_equal(host(space_.home.gather(part)), 1)
+
+
+def test_a_space_is_another_one_where_its_elements_live_elsewhere() -> None:
+    torch = pytest.importorskip("torch")
+    space = lo.Space((6, 4), "float64", ("y", "x"), 0.5)
+    p = plan(lo.Identity(space), devices=3)
+    placed, other = p.lower().domain, plan(lo.Identity(space), devices=2).lower().domain
+    assert space.home is LOCAL and space.home.placement is None
+    assert placed.home.placement == p.domain_placement
+    assert len({space, placed, other, placed.with_home(LOCAL), p.lower().domain}) == 3
+    assert placed.with_dtype("complex128").home == placed.home
+    again = pickle.loads(pickle.dumps((space, placed)))
+    assert again == (space, placed) and again[0].home is LOCAL
+    # A product of them lives with its members, wherever it was made.
+    product = lo.ProductSpace([placed, placed])
+    assert product.home.placed and not lo.ProductSpace([placed, space]).home.placed
+    assert product == plan(lo.block_diagonal([lo.Identity(space)] * 2), devices=3).lower().domain
+    # Elements in shared memory are arrays of the namespace that is asked for.
+    like = torch.zeros(space.shape, dtype=torch.float64)
+    for made in (placed.random(1, like), placed.zeros(like), placed.ones(like)):
+        assert arrays.is_torch(made) and tuple(made.shape) == space.shape
 
 
 @pytest.mark.parametrize(

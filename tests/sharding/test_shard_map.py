@@ -156,7 +156,7 @@ def test_what_jax_derives_is_the_declared_adjoint(name: str, partition: str) -> 
 def test_placed_elements_stay_placed_under_jit() -> None:
     A = compositions.LINEAR["two rings"]()
     B = _lowered(A, 3, by=0)
-    put, gather = B.domain.placement.put, B.domain.placement.gather
+    put, gather = B.domain.home.placement.put, B.domain.home.placement.gather
     x = A.domain.random(1)
     placed = put(x)
     for run in (lambda v: B @ v, jax.jit(lambda v: B @ v), jax.jit(lambda v: B @ (2.0 * v) / 2.0)):
@@ -178,7 +178,7 @@ def test_gradients_in_the_weights() -> None:
     assert_close(jax.grad(value)(jnp.asarray(w)), y**2, 1e-11)
     # A lowered operator as an argument: its arrays have one entry a device in front.
     G = _lowered(A.H @ lo.Diagonal(w, A.codomain) @ A, 3, "view")
-    placed = G.domain.put(x)
+    placed = G.domain.home.put(x)
     slope = jax.grad(lambda G: jnp.vdot(placed, G @ placed), allow_int=True)(G)
     (found,) = (d for d in jax.tree_util.tree_leaves(slope) if d.dtype == np.float64)
     shares = np.asarray(found).reshape(-1, *A.codomain.shape[1:])

@@ -82,7 +82,7 @@ def test_a_prior_is_lowered_by_the_space() -> None:
     lowered = B.domain.lower(prior)
     x = A.domain.random(4)
     assert lowered(x) == pytest.approx(prior(x), rel=1e-12)
-    assert lowered.gradient.domain.placement == B.domain.placement
+    assert lowered.gradient.domain.home.placement == B.domain.home.placement
     assert B.domain.lower(lowered) is lowered
 
 
@@ -90,8 +90,8 @@ def test_a_prior_is_lowered_by_the_space() -> None:
 def test_results_with_all_axes_of_arguments_lie_beside_them(grid: dict[str, int]) -> None:
     A, _ = problem()
     domain = plan(A, devices=4, partition=grid).lower().domain
-    cut = domain.lower(lo.Gradient(A.domain)).codomain.placement.axes
-    assert cut == tuple(None if a is None else a + 1 for a in domain.placement.axes)
+    cut = domain.lower(lo.Gradient(A.domain)).codomain.home.placement.axes
+    assert cut == tuple(None if a is None else a + 1 for a in domain.home.placement.axes)
 
 
 def test_a_solve_is_known_by_its_problem_wherever_it_runs() -> None:

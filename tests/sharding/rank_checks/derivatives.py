@@ -25,7 +25,8 @@ def autograd_through_dtensors(rank: int, world: int) -> None:
         B = plan(A, partition=partition).lower()
         x, v, d = A.domain.random(1), A.domain.random(2), A.codomain.random(3)
         gradient, curved = 2 * (A.H @ (A @ x - d)), 2 * (A.H @ (A @ v))
-        X, V, D = B.domain.put(x).requires_grad_(), B.domain.put(v), B.codomain.put(d)
+        home = B.domain.home
+        X, V, D = home.put(x).requires_grad_(), home.put(v), B.codomain.home.put(d)
         (g,) = torch.autograd.grad(((B @ X - D) ** 2).sum(), X, create_graph=True)
         assert g.placements == X.placements
         assert_close(g, gradient)
@@ -48,7 +49,7 @@ def autograd_through_members_of_products(rank: int, world: int) -> None:
     K = lo.vstack([A, G])
     B = plan(K).lower()
     x = A.domain.random(1)
-    X = B.domain.put(x).requires_grad_()
+    X = B.domain.home.put(x).requires_grad_()
     p, q = B @ X
     ((p**2).sum() + (q**2).sum()).backward()
     assert_close(X.grad, 2 * (A.H @ (A @ x)) + 2 * (G.H @ (G @ x)))
@@ -60,7 +61,7 @@ def transforms_of_torch_on_local_parts(rank: int, world: int) -> None:
     for shape, views, partition in scans(world):
         A = projector(shape, views)
         B = plan(A, partition=partition).lower()
-        P, Q = B.domain.placement, B.codomain.placement
+        P, Q = B.domain.home.placement, B.codomain.home.placement
         L = B.local
         x, v, d = A.domain.random(1), A.domain.random(2), A.codomain.random(3)
         lx, lv, ld = P.put(x).to_local(), P.put(v).to_local(), Q.put(d).to_local()
@@ -98,7 +99,7 @@ def transforms_of_torch_on_local_parts(rank: int, world: int) -> None:
 @check
 def dtensors_in_torch_func_are_refused(rank: int, world: int) -> None:
     B = plan(projector((5, 4), 5), partition="view").lower()
-    X = B.domain.put(B.plan.operator.domain.random(1))
+    X = B.domain.home.put(B.plan.operator.domain.random(1))
     raises(PlacementError, "B.local", lambda: torch.func.grad(lambda t: (B @ t).sum())(X))
     raises(PlacementError, "B.local", lambda: torch.func.vmap(lambda t: B @ t)(X[None]))
 
@@ -148,7 +149,7 @@ def angles_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
     (scanned(alone)(torch.from_numpy(x)) ** 2).sum().backward()
     angles = torch.tensor(given, requires_grad=True)
     B = plan(scanned(angles), partition="view" if world % 2 else "y").lower()
-    X = B.domain.put(x).requires_grad_()
+    X = B.domain.home.put(x).requires_grad_()
     ((B @ X) ** 2).sum().backward()
     assert_close(angles.grad, alone.grad)
     A = scanned(given)
@@ -210,7 +211,7 @@ def a_mean_is_a_sum_over_a_global_count(rank: int, world: int) -> None:
     A = projector((5, 4), 7)
     B = plan(A, partition="view").lower()
     x = A.domain.random(1)
-    X = B.domain.put(x).requires_grad_()
+    X = B.domain.home.put(x).requires_grad_()
     y = B @ X
     value = B.codomain.inner(y, y) / B.codomain.size
     value.backward()
@@ -226,11 +227,11 @@ def weights_that_learn_get_their_whole_gradient(rank: int, world: int) -> None:
     for partition in ("view", "y"):
         B = plan(lo.Diagonal(w, A.codomain) @ A, partition=partition).lower()
         w.grad = None
-        ((B @ B.domain.put(x)) ** 2).sum().backward()
+        ((B @ B.domain.home.put(x)) ** 2).sum().backward()
         wanted = 2 * w.detach().numpy() * (A @ x) ** 2
         assert_close(w.grad, wanted)
         w.grad = None
-        X = B.domain.put(x).requires_grad_()
+        X = B.domain.home.put(x).requires_grad_()
         ((B @ X) ** 2).sum().backward()
         assert_close(w.grad, wanted)
         assert_close(X.grad, 2 * (A.H @ (w.detach().numpy() ** 2 * (A @ x))))

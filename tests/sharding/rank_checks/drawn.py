@@ -83,11 +83,11 @@ def drawn_scans_with_any_shares(rank: int, world: int) -> None:
         B = plan(A, partition="view" if world < 4 and isinstance(partition, dict) else partition)
         B = B.lower()
         x, y = A.domain.random(1), A.codomain.random(2)
-        given_x, given_y = (B.domain.put(x), B.codomain.put(y)) if placed else (x, y)
+        given_x, given_y = (B.domain.home.put(x), B.codomain.home.put(y)) if placed else (x, y)
         assert_close(B @ given_x, A @ x, 2e-10)
         assert_close(B.H @ given_y, A.H @ y, 2e-10)
-        X = B.domain.put(x).requires_grad_()
-        ((B @ X) * B.codomain.put(y)).sum().backward()
+        X = B.domain.home.put(x).requires_grad_()
+        ((B @ X) * B.codomain.home.put(y)).sum().backward()
         assert_close(X.grad, A.H @ y, 2e-10)
 
 
@@ -127,7 +127,7 @@ def any_failures_in_any_order_leave_the_ranks_together(rank: int, world: int) ->
     x = space.random(1)
     wanted = {"apply": S @ (2 * x), "adjoint": 2 * (S.H @ x)}
     B = plan(A, partition="z").lower()
-    local = B.domain.put(x).to_local()
+    local = B.domain.home.put(x).to_local()
     for acts in _drawn(_acts(), 8):
         for act, fault, where in acts:
             bad = fault is not None and rank == where % world
@@ -153,11 +153,11 @@ def _act(act: str, fault: str | None, bad: bool, state: Any, wanted: dict[str, A
         if act == "adjoint":
             return B.H @ given
         if act == "backward":
-            X = B.domain.put(given).requires_grad_()
-            ((B @ X) * B.codomain.put(x)).sum().backward()
+            X = B.domain.home.put(given).requires_grad_()
+            ((B @ X) * B.codomain.home.put(x)).sum().backward()
             return X.grad
         if act == "put":
-            return B.domain.put(given)
+            return B.domain.home.put(given)
         if act == "inner":
             return B.domain.inner(given, x)
         if act == "local":
@@ -184,4 +184,4 @@ def _right(act: str, found: Any, state: Any, wanted: dict[str, Any]) -> None:
     elif act == "inner":
         assert abs(found - np.vdot(x, x)) < 1e-12
     elif act == "local":
-        assert_close(found, B.codomain.put(wanted["apply"]).to_local())
+        assert_close(found, B.codomain.home.put(wanted["apply"]).to_local())

@@ -34,13 +34,13 @@ def functionals_are_global_with_the_right_derivative(rank: int, world: int) -> N
         value, gradient = f(x), f.gradient(x)
         for partition in ("auto", "y") if world == 2 else (("auto", "y")[(number + world) % 2],):
             F = plan(f, partition=partition).lower()
-            X = F.domain.put(x)
+            X = F.domain.home.put(x)
             assert isinstance(F(x), float)
             assert abs(F(x) - value) <= 1e-12 * abs(value)
             assert abs(F(X) - value) <= 1e-12 * abs(value)
             assert_close(F.gradient(X), gradient)
             assert_close(F.gradient(x), gradient)
-            X = F.domain.put(x).requires_grad_()
+            X = F.domain.home.put(x).requires_grad_()
             recorded = F(X)
             assert recorded.placements == (Replicate(),)
             (2 * recorded).backward()
@@ -49,9 +49,9 @@ def functionals_are_global_with_the_right_derivative(rank: int, world: int) -> N
             plain = torch.from_numpy(x).requires_grad_()
             F(plain).backward()
             assert_close(plain.grad, gradient)
-            local = F.domain.put(x).to_local()
+            local = F.domain.home.put(x).to_local()
             got = torch.func.grad(lambda t, F=F: F.local(t) / world)(local)
-            assert_close(got, F.domain.put(gradient).to_local())
+            assert_close(got, F.domain.home.put(gradient).to_local())
 
 
 @check
@@ -61,14 +61,14 @@ def functionals_curve_as_in_one_process(rank: int, world: int) -> None:
         x, v = space.random(1), space.random(2)
         gradient, curved = f.gradient(x), f.gradient.jacobian(x) @ v
         F = plan(f, partition="y").lower()
-        X, V = F.domain.put(x).requires_grad_(), F.domain.put(v)
+        X, V = F.domain.home.put(x).requires_grad_(), F.domain.home.put(v)
         (g,) = torch.autograd.grad(F(X), X, create_graph=True)
         assert_close(g.detach(), gradient)
         (h,) = torch.autograd.grad((g * V).sum(), X)
         assert_close(h, curved)
         part, way = X.detach().to_local(), V.to_local()
         once = torch.func.grad(lambda t, F=F: F.local(t) / world)
-        assert_close(torch.func.jvp(once, (part,), (way,))[1], F.domain.put(curved).to_local())
+        assert_close(torch.func.jvp(once, (part,), (way,))[1], F.domain.home.put(curved).to_local())
 
 
 @check
@@ -78,8 +78,8 @@ def total_variation_of_faces_is_exact(rank: int, world: int) -> None:
     step[2:] = 3.0  # one face of 4 cells, jump 3
     prior = fn.L1(lo.Gradient(space).codomain) @ lo.Gradient(space)
     F = plan(prior, partition="y").lower()
-    assert abs(F(F.domain.put(step)) - 12.0) < 2e-10
-    X = F.domain.put(step).requires_grad_()
+    assert abs(F(F.domain.home.put(step)) - 12.0) < 2e-10
+    X = F.domain.home.put(step).requires_grad_()
     smooth = fn.TotalVariation(space)
     T = plan(smooth, partition="y").lower()
     T(X).backward()
@@ -93,13 +93,13 @@ def jacobians_of_plans(rank: int, world: int) -> None:
     x, v, y = A.domain.random(1), A.domain.random(2), A.codomain.random(3)
     for partition in ("view", "auto"):
         B = plan(N, partition=partition).lower()
-        X = B.domain.put(x)
+        X = B.domain.home.put(x)
         assert_close(B(X), N(x))
         J, wanted = B.jacobian(X), N.jacobian(x)
-        assert_close(J @ B.domain.put(v), wanted @ v)
-        assert_close(J.H @ B.codomain.put(y), wanted.H @ y)
+        assert_close(J @ B.domain.home.put(v), wanted @ v)
+        assert_close(J.H @ B.codomain.home.put(y), wanted.H @ y)
         X = X.clone().requires_grad_()
-        (B(X) * B.codomain.put(y)).sum().backward()
+        (B(X) * B.codomain.home.put(y)).sum().backward()
         assert_close(X.grad, wanted.H @ y)
 
 
@@ -112,5 +112,6 @@ def gauss_newton_steps_agree(rank: int, world: int) -> None:
     B = plan(N, partition="view").lower()
     residual = data - N(x)
     wanted = cgls(N.jacobian(x), residual, iterations=5).solution
-    got = cgls(B.jacobian(B.domain.put(x)), B.codomain.put(residual), iterations=5).solution
+    J = B.jacobian(B.domain.home.put(x))
+    got = cgls(J, B.codomain.home.put(residual), iterations=5).solution
     assert_close(got, wanted, 1e-9)

@@ -27,8 +27,8 @@ def cgls_iterates_agree_after_thirty_steps(rank: int, world: int) -> None:
     reference = cgls(A, y, iterations=30, damp=3.0)
     for partition in grids(world) or ["view"]:
         B = plan(A, partition=partition).lower()
-        placed = cgls(B, B.codomain.put(y), iterations=30, damp=3.0)
-        assert B.domain.placement.holds(placed.solution)
+        placed = cgls(B, B.codomain.home.put(y), iterations=30, damp=3.0)
+        assert B.domain.home.placement.holds(placed.solution)
         assert_close(placed.solution, reference.solution, 1e-9)
         np.testing.assert_allclose(
             placed.residual_history, reference.residual_history, rtol=1e-9, atol=1e-12
@@ -58,10 +58,10 @@ def solvers_take_the_steps_of_one_process(rank: int, world: int) -> None:
     wanted = {name: solve(A, y) for name, solve in runs.items()}
     for partition in grids(world) or (["view", "z"] if world == 2 else ["view"]):
         B = plan(A, partition=partition).lower()
-        placed = B.codomain.put(y)
+        placed = B.codomain.home.put(y)
         for name, solve in runs.items():
             got = solve(B, placed)
-            assert B.domain.placement.holds(got.solution), name
+            assert B.domain.home.placement.holds(got.solution), name
             assert_close(got.solution, wanted[name].solution, 1e-11)
             assert got.histories.keys() == wanted[name].histories.keys()
             for key, values in wanted[name].histories.items():
@@ -79,7 +79,7 @@ def members_of_a_batch_have_their_own_steps(rank: int, world: int) -> None:
     B = plan(A, partition="view").lower()
     for solve in (solvers.cgls, solvers.sirt):
         wanted = solve(A, batch, iterations=4, rtol=0.1)
-        for data in (batch, B.codomain.put(batch)):
+        for data in (batch, B.codomain.home.put(batch)):
             got = solve(B, data, iterations=4, rtol=0.1)
             assert_close(got.solution, wanted.solution, 1e-9)
             assert got.reason == wanted.reason
@@ -93,7 +93,7 @@ def vcd_in_single_precision(rank: int, world: int) -> None:
     y = A @ np.abs(A.domain.random(1))
     wanted = solvers.vcd(A, y, weights=2.0, iterations=2, partitions=3).solution
     B = plan(A, partition="view").lower()
-    got = solvers.vcd(B, B.codomain.put(y), weights=2.0, iterations=2, partitions=3).solution
+    got = solvers.vcd(B, B.codomain.home.put(y), weights=2.0, iterations=2, partitions=3).solution
     assert lo.arrays.dtype_of(got) == np.float32
     assert_close(got, wanted, 1e-4)
 
@@ -104,7 +104,7 @@ def measurements_that_are_not_finite_are_refused_by_all(rank: int, world: int) -
     y = A @ A.domain.random(1)
     y[-1, 2] = np.nan  # in the share of one rank
     B = plan(A, partition="view").lower()
-    for data in (y, B.codomain.put(y)):
+    for data in (y, B.codomain.home.put(y)):
         raises(ValueError, "is nan", lambda data=data: cgls(B, data, iterations=2))
     all_good(rank)
 

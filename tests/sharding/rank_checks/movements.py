@@ -126,8 +126,8 @@ def dtensors_in_any_state_are_put(rank: int, world: int) -> None:
     space = lo.Space((5, 4, 3), "float64", ("z", "y", "x"))
     B = plan(lo.Gradient(space), partition={"z": 2, "y": 2} if grid else "z").lower()
     x, v = space.random(1), space.random(2)
-    mesh, wanted = ranks_of(B.plan.mesh).device_mesh, B.domain.placement.sharding
-    V = B.domain.put(v)
+    mesh, wanted = ranks_of(B.plan.mesh).device_mesh, B.domain.home.placement.sharding
+    V = B.domain.home.put(v)
     for states in itertools.product([Replicate(), Shard(2), Shard(0), Partial()], repeat=mesh.ndim):
         if states.count(Shard(0)) + states.count(Shard(2)) > 1 and states[0] == states[1]:
             continue
@@ -141,7 +141,7 @@ def dtensors_in_any_state_are_put(rank: int, world: int) -> None:
         )
         X = X.detach().requires_grad_()
         with counting() as sent:
-            put = B.domain.put(X)
+            put = B.domain.home.put(X)
         if not grid and states[0] == Shard(2):
             assert sum(sent) <= 5 * 4 * 2 * 8  # its planes of the other ranks' shares, padded
         assert put.placements == wanted
@@ -159,11 +159,11 @@ def inner_products_count_every_entry_once(rank: int, world: int) -> None:
         for space, plain in ((B.domain, A.domain), (B.codomain, A.codomain)):
             a, b = plain.random(1), plain.random(2)
             wanted = np.vdot(a, b)
-            got = space.inner(space.put(a), space.put(b))
+            got = space.inner(space.home.put(a), space.home.put(b))
             assert isinstance(got, float)
             assert abs(got - wanted) < 1e-12
             assert abs(space.norm(a) - np.linalg.norm(a)) < 1e-12
-            (first, second) = inners((space, space.put(a), space.put(b)), (space, a, a))
+            (first, second) = inners((space, space.home.put(a), space.home.put(b)), (space, a, a))
             assert abs(float(first) - wanted) < 1e-12
             assert abs(float(second) - np.vdot(a, a)) < 1e-12
             assert_close(space.random(3), plain.random(3), 0)
@@ -183,17 +183,17 @@ def ordered_inner_products_know_no_ranks(rank: int, world: int) -> None:
     a, b = space.random(1), space.random(2)
     wanted = reproducible.dot(a, b, 3)
     for placed in (z, y):
-        assert placed.inner(placed.put(a), placed.put(b)) == wanted
+        assert placed.inner(placed.home.put(a), placed.home.put(b)) == wanted
         several = np.stack([a, b, a])
-        got = placed.inner(placed.put(several), placed.put(np.stack([b, b, a])))
+        got = placed.inner(placed.home.put(several), placed.home.put(np.stack([b, b, a])))
         assert got[0] == wanted
         assert tuple(got.shape) == (3,)
     turned = a + 1j * b
     wide = lo.Space(space.shape, "complex128", space.axes)
     w = plan(lo.Identity(wide), partition="z", deterministic=True).lower().domain
-    assert w.inner(w.put(turned), w.put(b + 0j)) == reproducible.dot(turned, b + 0j, 3)
+    assert w.inner(w.home.put(turned), w.home.put(b + 0j)) == reproducible.dot(turned, b + 0j, 3)
     # Several go together, more than fit in one exchange too.
-    pairs = [(z, z.put(a), z.put(b))] * 3 + [(z, z.put(b), z.put(b))] * 9
+    pairs = [(z, z.home.put(a), z.home.put(b))] * 3 + [(z, z.home.put(b), z.home.put(b))] * 9
     loose = plan(lo.Identity(space), partition="z").lower().domain
     for values in (inners(*pairs), inners(*[(loose, p, q) for _, p, q in pairs])):
         wanted_all = [np.vdot(a, b)] * 3 + [np.vdot(b, b)] * 9

@@ -31,7 +31,7 @@ def _compares(A: lo.LinearOperator, **options: Any) -> None:
         for member, part in zip(
             space.members, element if isinstance(element, tuple) else (element,), strict=True
         ):
-            assert member.placement.holds(part), (A, member.placement, part)
+            assert member.home.placement.holds(part), (A, member.home.placement, part)
     assert_close(placed, forward)
     assert_close(back, backward)
 
@@ -98,8 +98,8 @@ def batches_keep_their_axes(rank: int, world: int) -> None:
         x = np.random.default_rng(1).standard_normal((*batch, *A.domain.shape))
         y = np.random.default_rng(2).standard_normal((*batch, *A.codomain.shape))
         assert_close(B @ x, A @ x)
-        assert_close(B.H @ B.codomain.put(y), A.H @ y)
-    value = B.domain.inner(B.domain.put(x), B.domain.put(x))
+        assert_close(B.H @ B.codomain.home.put(y), A.H @ y)
+    value = B.domain.inner(B.domain.home.put(x), B.domain.home.put(x))
     assert tuple(value.shape) == (0,)
 
 
@@ -120,9 +120,9 @@ def ranks_share_the_leading_axis(rank: int, world: int) -> None:
         x = np.random.default_rng(1).standard_normal((*batch, *A.domain.shape))
         y = np.random.default_rng(2).standard_normal((*batch, *A.codomain.shape))
         assert_close(B @ x, A @ x)
-        assert_close(B.H @ B.codomain.put(y), A.H @ y)
-        X = N.domain.put(x).requires_grad_()
-        (N(X) * N.codomain.put(y)).sum().backward()
+        assert_close(B.H @ B.codomain.home.put(y), A.H @ y)
+        X = N.domain.home.put(x).requires_grad_()
+        (N(X) * N.codomain.home.put(y)).sum().backward()
         pairs = zip(x.reshape(-1, 5, 4), y.reshape(-1, *A.codomain.shape), strict=True)
         wanted = [N.plan.operator.jacobian(p).H @ q for p, q in pairs]
         assert_close(X.grad, np.array(wanted).reshape(x.shape))
@@ -134,8 +134,8 @@ def bands_and_owner_computed_plans(rank: int, world: int) -> None:
     _compares(A, chunks={"view": 2})
     x, y = A.domain.random(1), A.codomain.random(2)
     B = plan(A, deterministic=True).lower()
-    assert np.array_equal(lo.arrays.to_numpy(B @ B.domain.put(x)), A @ x)
-    assert np.array_equal(lo.arrays.to_numpy(B.H @ B.codomain.put(y)), A.H @ y)
+    assert np.array_equal(lo.arrays.to_numpy(B @ B.domain.home.put(x)), A @ x)
+    assert np.array_equal(lo.arrays.to_numpy(B.H @ B.codomain.home.put(y)), A.H @ y)
 
 
 @check
@@ -153,12 +153,13 @@ def squares_are_summed_once(rank: int, world: int) -> None:
                 return made(part, w)
 
             patch.setattr(Projector, "_gram_diagonal", counted)
-            found = B.gram(w).diagonal(), B.gram().diagonal(), B._gram_diagonal(B.codomain.put(w))
+            W = B.codomain.home.put(w)
+            found = B.gram(w).diagonal(), B.gram().diagonal(), B._gram_diagonal(W)
         total = torch.tensor(sum(seen))
         dist.all_reduce(total)
         assert int(total) <= 3 * A.codomain.size * A.domain.size  # no ray meets a voxel twice
         for d, weights in zip(found, (w, None, w), strict=True):
-            assert B.domain.placement.holds(d)
+            assert B.domain.home.placement.holds(d)
             assert_close(d, A.gram(weights).diagonal())
 
 
@@ -177,12 +178,12 @@ def cotangents_in_another_state_are_redistributed(rank: int, world: int) -> None
     A = projector((5, 4), 5)
     B = plan(A, partition="view").lower()
     y = A.codomain.random(1)
-    whole = B.codomain.put(y).redistribute(placements=[Replicate()])
+    whole = B.codomain.home.put(y).redistribute(placements=[Replicate()])
     assert_close(B.H @ whole, A.H @ y)
     summand = torch.from_numpy(y if rank == 0 else 0 * y)
     partial = DTensor.from_local(summand, whole.device_mesh, [Partial()], run_check=False)
     assert_close(B.H @ partial, A.H @ y)
-    x = B.domain.put(A.domain.random(2)).requires_grad_()
+    x = B.domain.home.put(A.domain.random(2)).requires_grad_()
     for state in (Replicate(), Shard(1)):
         z = (B @ x).redistribute(placements=[state])
         (g,) = torch.autograd.grad((z * z).sum(), x)

@@ -54,9 +54,7 @@ def assert_close(got: Any, wanted: Any, rtol: float = 1e-12) -> None:
 
 
 def put(space: Any, x: Any) -> Any:
-    if isinstance(x, tuple):
-        return tuple(m.put(part) for m, part in zip(space.members, x, strict=True))
-    return space.put(x)
+    return space.home.put(x)
 
 
 def raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:

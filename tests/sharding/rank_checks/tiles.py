@@ -59,18 +59,18 @@ def tiles_change_no_bit(rank: int, world: int) -> None:
         pairs = [u for g in (p.forward, p.adjoint) for u in torch_ranks.paired(g)]
         assert any(isinstance(unit, torch_ranks.Pair) for unit in pairs), p.explain()
         x, y = A.domain.random(1), A.codomain.random(2)
-        X, Y = B.domain.put(x), B.codomain.put(y)
+        X, Y = B.domain.home.put(x), B.codomain.home.put(y)
         forward, back = B @ X, B.H @ Y
         assert_close(forward, A @ x)
         assert_close(back, A.H @ y)
         several = np.stack([x, 2 * x, -x])
-        assert_close(B @ B.domain.put(several), A @ several)
+        assert_close(B @ B.domain.home.put(several), A @ several)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch_ranks, "paired", lambda program: list(program.steps))
             C = p.lower()
             assert torch.equal((C @ X).to_local(), forward.to_local())
             assert torch.equal((C.H @ Y).to_local(), back.to_local())
-        R = B.domain.put(x).requires_grad_()
+        R = B.domain.home.put(x).requires_grad_()
         (g,) = torch.autograd.grad(((B @ R) ** 2).sum(), R, create_graph=True)
         assert_close(g.detach(), 2 * (A.H @ (A @ x)))
         (h,) = torch.autograd.grad((g * X).sum(), R)
@@ -117,13 +117,13 @@ def tiles_travel_while_the_next_is_computed(rank: int, world: int) -> None:
     S = _columns_summed(seen)
     B = _loop_over(S, "y", {"x": 2}, (Sharded(0),), (Sharded(0),)).lower()
     x = np.random.default_rng(1).random(S.domain.shape)
-    X = B.domain.put(x).requires_grad_()
+    X = B.domain.home.put(x).requires_grad_()
     with _watched(seen):
         made = B @ X
         forward = list(seen)
         seen.clear()
         v = torch.arange(8.0, dtype=torch.float64)
-        made.backward(B.codomain.put(v))
+        made.backward(B.codomain.home.put(v))
     assert_close(made.detach(), x.sum(axis=0))
     assert_close(X.grad, np.broadcast_to(v.numpy(), x.shape))
     for events in (forward, seen):

@@ -37,7 +37,7 @@ def one_bad_rank_and_all_raise(rank: int, world: int) -> None:
     placement = Placement(B.plan.devices, 0, 5, ndim=2)
     raises(PlacementError, "planes", lambda: placement.put(wrong))
     raises(elsewhere(ShapeError), "expects", lambda: B.H @ (x if bad else A.codomain.random(1)))
-    local = B.domain.put(x).to_local()
+    local = B.domain.home.put(x).to_local()
     raises(elsewhere(ShapeError), "expects", lambda: B.local @ (local[:1] if bad else local))
     all_good(rank)
     raises(PlacementError, "different things", lambda: plan(A, partition="y" if bad else "view"))
@@ -48,18 +48,18 @@ def one_bad_rank_and_all_raise(rank: int, world: int) -> None:
     turned = projector((5, 4), 5, turn=0.1 if bad else 0.0)  # metadata that differ
     raises(PlacementError, "different things", lambda: plan(turned, partition="view"))
     raises(PlacementError, "different things",
-           lambda: B @ B.domain.put(x)[None].repeat(2 if bad else 3, 1, 1))  # fmt: skip
+           lambda: B @ B.domain.home.put(x)[None].repeat(2 if bad else 3, 1, 1))  # fmt: skip
     several = torch.stack([local] * (2 if bad else 3))
     raises(PlacementError, "different things", lambda: torch.func.vmap(B.local)(several))
     raises(PlacementError, "different things", lambda: B.local(local.float() if bad else local))
     alone = local.clone().requires_grad_(bad)  # flags: the others would never run backward
     raises(PlacementError, "with a gradient", lambda: B.local(alone))
-    X = B.domain.put(x).requires_grad_(bad)
+    X = B.domain.home.put(x).requires_grad_(bad)
     raises(PlacementError, "with a gradient", lambda: B @ X)
     w = torch.ones(A.codomain.shape, dtype=torch.float64).requires_grad_(bad)
     D = lo.Diagonal(w, A.codomain)
     C = plan(D @ A, partition="view").lower()
-    raises(PlacementError, "of trained arrays", lambda: C @ B.domain.put(x))
+    raises(PlacementError, "of trained arrays", lambda: C @ B.domain.home.put(x))
     all_good(rank)
 
 
@@ -96,7 +96,7 @@ def a_rank_without_memory_stops_all_before_they_exchange(rank: int, world: int) 
         return
     A = projector((5, 4), 5)
     B = plan(A, partition="view").lower()
-    x = B.domain.put(A.domain.random(1))
+    x = B.domain.home.put(A.domain.random(1))
     free = 10.0 if rank == world - 1 else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "SMALL", 0)
@@ -155,10 +155,10 @@ def a_failure_in_a_derivative_reaches_every_rank(rank: int, world: int) -> None:
     kind = ArithmeticError if rank == world - 1 else PlacementError
     x = space.random(1)
     wanted = 2 * (S.H @ (S.H @ (S @ (S @ x))))
-    local = B.domain.put(x).to_local()
+    local = B.domain.home.put(x).to_local()
 
     def passes() -> Any:
-        X = B.domain.put(x).requires_grad_()
+        X = B.domain.home.put(x).requires_grad_()
         ((B @ X) ** 2).sum().backward()
         return X.grad
 
@@ -171,8 +171,8 @@ def a_failure_in_a_derivative_reaches_every_rank(rank: int, world: int) -> None:
     failing["backward"] = False
     assert_close(passes(), wanted)
     gradient = torch.func.grad(loss)(local)
-    assert_close(gradient, B.domain.put(wanted).to_local())
-    X = B.domain.put(x).requires_grad_()
+    assert_close(gradient, B.domain.home.put(wanted).to_local())
+    X = B.domain.home.put(x).requires_grad_()
     (g,) = torch.autograd.grad(((B @ X) ** 2).sum(), X, create_graph=True)
     failing["forward"] = True  # the second derivative runs the map again
     raises(kind, "no result here", lambda: torch.autograd.grad((g * g).sum(), X))
@@ -185,7 +185,7 @@ def a_failure_in_a_derivative_reaches_every_rank(rank: int, world: int) -> None:
 def dense_jacobians_are_refused(rank: int, world: int) -> None:
     A = projector((5, 4), 5)
     B = plan(A, partition="view").lower()
-    local = B.domain.put(A.domain.random(1)).to_local()
+    local = B.domain.home.put(A.domain.random(1)).to_local()
     whole = torch.from_numpy(A.domain.random(1))
     for made in (
         lambda: torch.func.jacrev(B.local)(local),
