@@ -52,8 +52,8 @@ def test_contract(mode: str, dtype: str) -> None:
     check_operator(W.H @ (2 * W), libraries=())
     x, y = space.random(2), W.codomain.random(3)
     B = plan(W, devices=3, executor="threads", probe=False).lower()
-    assert np.allclose(B.codomain.gather(B @ x), W @ x, rtol=1e-6, atol=1e-6)
-    assert np.allclose(B.domain.gather(B.H @ y), W.H @ y, rtol=1e-6, atol=1e-6)
+    assert np.allclose(B.codomain.home.gather(B @ x), W @ x, rtol=1e-6, atol=1e-6)
+    assert np.allclose(B.domain.home.gather(B.H @ y), W.H @ y, rtol=1e-6, atol=1e-6)
 
 
 def test_unitary_where_nothing_is_lost() -> None:
