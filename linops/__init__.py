@@ -61,7 +61,9 @@ if TYPE_CHECKING:
     from linops.elementary.coils import Coils
     from linops.elementary.cumulative_sum import CumulativeSum
     from linops.elementary.patches import Patches
+    from linops.elementary.resampling import Resample, Shift
     from linops.elementary.trigonometric import DCT, DST
+    from linops.elementary.warps import AffineTransform, DeformationField, Rotate
     from linops.elementary.wavelet import Wavelet
     from linops.functionals import (
         L0,
@@ -108,6 +110,7 @@ __all__ = [
     "L2",
     "QGGMRF",
     "AffineSubspace",
+    "AffineTransform",
     "ArrayStore",
     "Ball",
     "Box",
@@ -119,6 +122,7 @@ __all__ = [
     "Cost",
     "Crop",
     "CumulativeSum",
+    "DeformationField",
     "Denoiser",
     "Diagonal",
     "Exp",
@@ -153,11 +157,14 @@ __all__ = [
     "Quadratic",
     "Real",
     "Repeat",
+    "Resample",
     "Reshape",
     "Restriction",
     "Roll",
+    "Rotate",
     "Rule",
     "Scatter",
+    "Shift",
     "Simplex",
     "Space",
     "SumOver",
@@ -217,6 +224,8 @@ _FUNCTIONALS = (
     "separable",
 )
 _ROOMS = {
+    "linops.elementary.resampling": ("Resample", "Shift"),
+    "linops.elementary.warps": ("AffineTransform", "DeformationField", "Rotate"),
     "linops.elementary.patches": ("Patches",),
     "linops.elementary.coils": ("Coils",),
     "linops.algebra.frames": ("Repeat",),

@@ -1,6 +1,6 @@
-"""Ranges of planes as operators: `Crop` keeps one, `Pad` puts zeros around one.
+"""Ranges of planes as operators: `Crop` keeps one, `Pad` puts zeros, or mirrors, around one.
 
-Each is the other's adjoint. Ranges that are data are `plane_windows`.
+With zeros each is the other's adjoint. Ranges that are data are `plane_windows`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-from linops import arrays
+from linops import arguments, arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.axes import (
@@ -104,31 +104,41 @@ class Crop(LinearOperator):
 
 
 class Pad(LinearOperator):
-    """Zeros put around a range of planes; the adjoint of `Crop`.
+    """Planes put around a range of planes; with zeros the adjoint of `Crop`.
 
     Parameters
     ----------
     space
         What is padded.
     widths
-        `{axis: (before, after)}`, planes of zeros, axes by name or number; or one pair for each
+        `{axis: (before, after)}`, planes to add, axes by name or number; or one pair for each
         axis, as NumPy takes them.
+    mode
+        What stands in them, by NumPy's names: `"zeros"`; `"edge"`, the last plane; `"reflect"`,
+        the mirror about it; `"symmetric"`, the mirror with the last plane twice; `"wrap"`, the
+        planes of the other end. With another mode than zeros it is an
+        `linops.stencils.Extension`, whose adjoint adds every plane to the one it was read from.
+
+    Raises
+    ------
+    ShapeError
+        Where an axis is not there, or a width is negative.
+    ValueError
+        For another mode.
     """
 
     batched = True
     _serves_complex: ClassVar[bool] = True
     _exact: ClassVar[bool] = True
 
-    def __init__(self, space: Space, widths: Pairs) -> None:
+    def __new__(cls, space: Any = None, widths: Any = None, *, mode: str = "zeros") -> Any:
+        # Without arguments it is unpickled.
+        return object.__new__(cls) if mode == "zeros" else _extended(space, widths, mode=mode)
+
+    def __init__(self, space: Space, widths: Pairs, *, mode: str = "zeros") -> None:
         cuts, large = [], space
-        for axis, (before, after) in _by_axis(space, widths, "Pad", "(before, after)").items():
-            number = axis_number(space, axis)
-            if before < 0 or after < 0:
-                raise ShapeError(
-                    f"Pad: widths of axis {axis!r} are {before} and {after}; they are not negative "
-                    "(Crop takes planes away)"
-                )
-            cuts.append((0, number, int(before)))
+        for number, (before, after) in _widths(space, widths).items():
+            cuts.append((0, number, before))
             large = resized_one(large, number, space.shape[number] + before + after)
         super().__init__(space, large, window_rule(space, cuts))
         self._cuts = tuple(cuts)
@@ -182,6 +192,29 @@ class Pad(LinearOperator):
 
     def _cost(self) -> Cost:
         return Cost.streaming(self.domain, self.codomain, 0.0)
+
+
+@arguments.checked
+def _extended(space: Space, widths: Pairs, *, mode: str) -> LinearOperator:
+    from linops.stencils.extension import Extension
+
+    kinds = {"edge": "edge", "symmetric": "even", "reflect": "reflect", "wrap": "periodic"}
+    if mode not in kinds:
+        raise ValueError(f"Pad: mode is 'zeros' or one of {tuple(kinds)}, got {mode!r}")
+    return Extension._of_widths(space, _widths(space, widths), kinds[mode])
+
+
+def _widths(space: Space, given: Pairs) -> dict[int, tuple[int, int]]:
+    """Planes to add before and after each axis, by its number."""
+    found = {}
+    for axis, (before, after) in _by_axis(space, given, "Pad", "(before, after)").items():
+        if before < 0 or after < 0:
+            raise ShapeError(
+                f"Pad: widths of axis {axis!r} are {before} and {after}; they are not negative "
+                "(Crop takes planes away)"
+            )
+        found[axis_number(space, axis)] = int(before), int(after)
+    return found
 
 
 def _by_axis(

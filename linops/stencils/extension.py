@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,29 @@ class Extension(Stencil):
                 f"Extension: the width is a number of cells, one or one for each of the "
                 f"{space.ndim} axes, got {width!r}"
             )
-        widths = [int(w) for w in given]
         pairs = linear_part(sides(boundary, space.ndim, "Extension"))
-        row = tuple(
-            replace(Line(n, n + 2 * w, -w, 0, 0, pair))
-            for n, w, pair in zip(space.shape, widths, pairs, strict=True)
+        self._extend(
+            space,
+            [
+                Line(n, n + 2 * int(w), -int(w), 0, 0, pair)
+                for n, w, pair in zip(space.shape, given, pairs, strict=True)
+            ],
+            "Extension",
         )
+
+    @classmethod
+    def _of_widths(
+        cls, space: Space, widths: Mapping[int, tuple[int, int]], kind: str
+    ) -> Extension:
+        """Another width on both sides; `"reflect"` is the mirror about the last plane."""
+        pair = ("even", "even") if kind == "reflect" else (kind, kind)
+        lines = []
+        for i, n in enumerate(space.shape):
+            before, after = widths.get(i, (0, 0))
+            lines.append(Line(n, n + before + after, -before, 0, 0, pair, kind == "reflect"))
+        return cls._opened(lambda made: made._extend(space, lines, "Pad"))
+
+    def _extend(self, space: Space, lines: Sequence[Line], name: str) -> None:
         taps = (Tap(0, 0, (0,) * space.ndim, 1.0, -1),)
         starts = np.zeros(space.ndim, np.int32)
-        self._set_up(space, (row,), taps, (), None, starts, "Extension")
+        self._set_up(space, (tuple(lines),), taps, (), None, starts, name)

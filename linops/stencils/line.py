@@ -63,6 +63,11 @@ class Line:
         return max(self.low, self.high + int(self.closing))
 
     @property
+    def splits(self) -> bool:
+        """Whether it may be cut: not where the output is extended beyond the input."""
+        return self.lead >= 0 and self.count <= self.extent + int(self.closing)
+
+    @property
     def ring(self) -> bool:
         """Whether the axis wraps."""
         return self.pair[0] == "periodic"

@@ -169,7 +169,7 @@ class Stencil(LinearOperator):
         own = None if led == 0 else (domain.axes[0] if domain.axes else None)
         component = own or fresh_name("component", set(names))
         left = [
-            Axis(n, line.halo, line.ring and line.halo > 0, splits=line.lead >= 0)
+            Axis(n, line.halo, line.ring and line.halo > 0, splits=line.splits)
             for n, line in zip(names, first, strict=True)
         ]
         right = [Axis(a.name, splits=a.splits) for a in left]

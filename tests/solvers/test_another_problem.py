@@ -311,7 +311,10 @@ CASES = {
         {"array": np.ones((3, 4)), "domain": ROW, "codomain": lo.Space(3, "float64")},
         {"array": np.ones((3, 4)) * 2, "codomain": lo.Space(3, "float64", axes=("k",))},
     ),
-    lo.Pad: ({"space": SPACE, "widths": {"x": (1, 1)}}, {"widths": {"x": (2, 0)}}),
+    lo.Pad: (
+        {"space": SPACE, "widths": {"x": (1, 1)}, "mode": "edge"},
+        {"widths": {"x": (2, 0)}, "mode": "zeros"},
+    ),
     lo.Power: ({"space": SPACE, "exponent": 2.0}, {"exponent": 3.0}),
     lo.Reshape: (
         {"space": SPACE, "shape": (2, 6), "axes": None},
@@ -348,6 +351,26 @@ CASES = {
         {"operator": lo.Identity(SPACE), "count": 2, "axis": "time"},
         {"operator": lo.Gradient(SPACE), "count": 3, "axis": "energy"},
     ),
+    lo.AffineTransform: (
+        {"space": SPACE, "matrix": np.eye(2), "offset": np.zeros(2), "axes": ("y", "x")},
+        {"matrix": 2 * np.eye(2), "offset": np.ones(2), "axes": ("x", "y")},
+    ),
+    lo.DeformationField: (
+        {"space": SPACE, "displacement": 0.5 * ONES[None, 0], "axes": "x", "reach": None},
+        {"displacement": 0.6 * ONES[None, 0]},
+    ),
+    lo.Resample: (
+        {"space": SPACE, "shape": 2, "axes": "x", "antialias": True},
+        {"shape": 3, "axes": "y", "antialias": False},
+    ),
+    lo.Rotate: (
+        {"space": SPACE, "angle": 0.1, "axes": ("y", "x"), "center": (1.0, 1.0)},
+        {"angle": 0.2, "axes": ("x", "y"), "center": (1.0, 1.5)},
+    ),
+    lo.Shift: (
+        {"space": SPACE, "shift": 0.5, "axes": "x", "method": "linear", "boundary": "zero"},
+        {"shift": 0.6, "axes": "y", "boundary": "periodic"},
+    ),
     lo.Wavelet: (
         {"space": WIDE, "wavelet": "db2", "axes": 0, "level": 1, "mode": "periodization"},
         {
@@ -382,6 +405,9 @@ LEFT_OUT = {
     (lo.Matrix, "domain"): "follows from the array",
     (lo.Interpolate, "displacement"): "in place of points",
     (lo.Interpolate, "reach"): "how far displacements go",
+    (lo.DeformationField, "axes"): "its extents follow",
+    (lo.DeformationField, "reach"): "how far displacements go",
+    (lo.Shift, "method"): "phases need the axes whole",
     (lo.Zero, "rule"): "follows from the spaces",
     (lo.TotalVariation, "reduction"): "one value",
     (g.RampFilter, "filter_response"): "in place of a window",
