@@ -300,9 +300,7 @@ class ProductSpace:
         """Every member complexified."""
         return ProductSpace([space.complexified() for space in self.spaces])
 
-    def zeros(
-        self, like: Array | None = None, *, batch: tuple[int, ...] = ()
-    ) -> tuple[Array, ...]:
+    def zeros(self, like: Array | None = None, *, batch: tuple[int, ...] = ()) -> tuple[Array, ...]:
         """The tuple of zero elements."""
         like = _one(like)
         return tuple(space.zeros(like, batch=batch) for space in self.spaces)

@@ -33,8 +33,8 @@ def test_contract(name: str) -> None:
     check_operator(A.H @ (2 * A), libraries=())
     x, y = A.domain.random(2), A.codomain.random(3)
     B = plan(A, devices=3, executor="threads", probe=False).lower()
-    assert np.allclose(B.codomain.gather(B @ x), A @ x, rtol=1e-5, atol=1e-5)
-    assert np.allclose(B.domain.gather(B.H @ y), A.H @ y, rtol=1e-5, atol=1e-5)
+    assert np.allclose(B.codomain.home.gather(B @ x), A @ x, rtol=1e-5, atol=1e-5)
+    assert np.allclose(B.domain.home.gather(B.H @ y), A.H @ y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
