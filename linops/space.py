@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linops import arguments, arrays, numeric
+from linops import arguments, arrays, space_arguments
 from linops.arguments import Kind
 from linops.arrays import Array
 from linops.errors import DTypeError, ShapeError
 from linops.home import LOCAL, Home, MemberHomes
+from linops.inner_products import inner_of_members, inners, norm, norm_of_members
 from linops.precision import complex_of
+from linops.space_arguments import member_advice, member_of, space_advice
 
 if TYPE_CHECKING:
     from linops.operator import Operator
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["AnySpace", "ProductSpace", "Space", "inners"]
 
 _Extents = int | Sequence[int]
-_LONGEST = 2**31 - 1  # planes are counted in 32 bits where blocks are data of a program
-
-_DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True, init=False)
@@ -77,11 +74,11 @@ class Space:
         axes: Sequence[str] | None = None,
         spacing: float | Sequence[float] | None = None,
     ) -> None:
-        extents = _extents(shape)
+        extents = space_arguments.admit_shape(shape)
         object.__setattr__(self, "shape", extents)
-        object.__setattr__(self, "dtype", _dtype(dtype))
-        object.__setattr__(self, "axes", _names(axes, extents))
-        object.__setattr__(self, "spacing", _spacing(spacing, extents))
+        object.__setattr__(self, "dtype", space_arguments.admit_dtype(dtype))
+        object.__setattr__(self, "axes", space_arguments.admit_names(axes, extents))
+        object.__setattr__(self, "spacing", space_arguments.admit_spacing(spacing, extents))
 
     @cached_property
     def size(self) -> int:
@@ -157,25 +154,7 @@ class Space:
 
         Squares neither overflow nor vanish: where they would, entries are scaled by the largest.
         """
-        narrow = not arrays.has_float64(a) and (arrays.is_traced(a) or a.ndim > self.ndim)
-        if self.home.placed or not narrow:
-            with np.errstate(over="ignore"):
-                square = self.inner(a, a)
-            if isinstance(square, (float, complex)):
-                if _holds(square.real) or self.home.placed:
-                    return math.sqrt(square.real)
-            else:
-                xp = arrays.namespace(square)
-                real = xp.real(square) if self.is_complex else square
-                if self.home.placed or arrays.is_traced(square) or _hold(real):
-                    return xp.sqrt(real)
-        top = _largest(a, self.ndim)
-        xp = arrays.namespace(top)
-        wide = xp.reshape(top, (*top.shape, *(1,) * self.ndim))
-        scaled = self.inner(a / wide, a / wide)
-        if isinstance(scaled, (float, complex)):
-            return float(top) * math.sqrt(scaled.real)
-        return top * xp.sqrt(xp.real(scaled) if self.is_complex else scaled)
+        return norm(self, a)
 
     def validate(self, x: Array) -> Array:
         """`x` itself, if it is an element (or a batch of elements along leading axes).
@@ -250,11 +229,8 @@ class ProductSpace:
     @arguments.checked
     def __init__(self, spaces: Sequence[_Member]) -> None:
         members = tuple(spaces)
-        if not members or not all(isinstance(space, Space) for space in members):
-            raise ShapeError(
-                f"a product space takes one or more spaces, got {members!r}; "
-                "products do not nest, list the members flat"
-            )
+        if not members:
+            raise ShapeError("a product space takes one or more spaces, got none")
         object.__setattr__(self, "spaces", members)
 
     @cached_property
@@ -302,12 +278,12 @@ class ProductSpace:
 
     def zeros(self, like: Array | None = None, *, batch: tuple[int, ...] = ()) -> tuple[Array, ...]:
         """The tuple of zero elements."""
-        like = _one(like)
+        like = member_of(like)
         return tuple(space.zeros(like, batch=batch) for space in self.spaces)
 
     def ones(self, like: Array | None = None) -> tuple[Array, ...]:
         """The tuple of elements of ones."""
-        like = _one(like)
+        like = member_of(like)
         return tuple(space.ones(like) for space in self.spaces)
 
     @arguments.checking("seed")
@@ -315,7 +291,7 @@ class ProductSpace:
         self, seed: int | np.random.Generator, like: Array | None = None
     ) -> tuple[Array, ...]:
         """Independent standard normal entries in every member."""
-        like = _one(like)
+        like = member_of(like)
         generator = np.random.default_rng(seed)
         return tuple(space.random(generator, like) for space in self.spaces)
 
@@ -323,19 +299,11 @@ class ProductSpace:
         """The sum of the members' inner products."""
         self.validate(a)
         self.validate(b)
-        return _added(_reduced(list(zip(self.spaces, a, b, strict=True)), True))
+        return inner_of_members(self, a, b)
 
     def norm(self, a: tuple[Array, ...]) -> Any:
         """The Euclidean norm over all members."""
-        with np.errstate(over="ignore"):
-            square = self.inner(a, a)
-        if isinstance(square, (float, complex)):
-            if _holds(square.real):
-                return math.sqrt(square.real)
-            parts = [space.norm(part) for space, part in zip(self.spaces, a, strict=True)]
-            return math.hypot(*parts)
-        xp = arrays.namespace(square)
-        return xp.sqrt(xp.real(square) if self.is_complex else square)
+        return norm_of_members(self, a)
 
     def validate(self, x: tuple[Array, ...]) -> tuple[Array, ...]:
         """`x` itself, if it is a tuple of elements with equal batch axes."""
@@ -405,31 +373,12 @@ AnySpace = Space | ProductSpace
 """Either kind of space."""
 
 
-def _space_advice(value: Any) -> str:
-    if arrays.is_array(value):
-        return (
-            f"the space of that array is linops.Space({tuple(value.shape)}, "
-            f"{str(value.dtype).rsplit('.', 1)[-1]!r}), and linops.Diagonal(array) multiplies by it"
-        )
-    if hasattr(value, "domain") and hasattr(value, "codomain"):
-        return "its spaces are its .domain and its .codomain"
-    if isinstance(value, int) or (isinstance(value, tuple) and value):
-        return f"make one with linops.Space({value!r})"
-    return "make one with linops.Space(shape)"
-
-
-def _one_array_advice(value: Any) -> str:
-    if isinstance(value, ProductSpace):
-        return "pick a member of the product space first"
-    return _space_advice(value)
-
-
 arguments.declare(
     "Space",
     Kind(
         "a plain Space",
         (Space,),
-        advice=_one_array_advice,
+        advice=member_advice,
         error=lambda value: ShapeError if isinstance(value, ProductSpace) else DTypeError,
     ),
 )
@@ -438,155 +387,11 @@ arguments.declare(
     Kind(
         "a plain Space",
         (Space,),
-        advice=lambda value: (
-            "products do not nest, list the members flat"
-            if isinstance(value, ProductSpace)
-            else "make one with linops.Space(shape)"
-        ),
+        advice=lambda value: "products do not nest: list members flat, each a linops.Space(shape)",
         error=lambda value: ShapeError,
     ),
 )
-arguments.declare("ProductSpace", Kind("a ProductSpace", (ProductSpace,), advice=_space_advice))
+arguments.declare("ProductSpace", Kind("a ProductSpace", (ProductSpace,), advice=space_advice))
 arguments.declare(
-    "AnySpace", Kind("a Space or a ProductSpace", (Space, ProductSpace), advice=_space_advice)
+    "AnySpace", Kind("a Space or a ProductSpace", (Space, ProductSpace), advice=space_advice)
 )
-
-
-def _holds(square: float) -> bool:
-    """Whether a sum of squares lost nothing to the range of its numbers."""
-    return square > 1e-280 and math.isfinite(square)
-
-
-def _hold(squares: Array) -> bool:
-    xp = arrays.namespace(squares)
-    return bool(arrays.item(xp.all((squares > 1e-280) & xp.isfinite(squares))))
-
-
-def _largest(a: Array, ndim: int) -> Array:
-    """The largest size of an entry of each element, 1 where there is none or it is no number."""
-    x = arrays.constant(a)
-    xp = arrays.namespace(x)
-    size = xp.abs(x)
-    if arrays.dtype_of(x).kind == "c":
-        parts = xp.abs(xp.real(x)), xp.abs(xp.imag(x))
-        size = xp.where(parts[0] > parts[1], *parts)
-    axes = tuple(range(-ndim, 0))
-    if axes:
-        size = xp.sum(size, axis=axes) if 0 in tuple(x.shape) else xp.max(size, axis=axes)
-    good = (size > 0) & xp.isfinite(size)
-    return xp.where(good, size, xp.ones_like(size))
-
-
-def inners(*products: tuple[AnySpace, Any, Any]) -> tuple[Array, ...]:
-    """Several inner products `(space, a, b)` at once, as 0-d arrays of the elements' namespace.
-
-    Nothing is read to the host, so loops without host decisions use it; a sharded space reduces
-    all of them together.
-    """
-    terms: list[_Term] = []
-    for space, a, b in products:
-        space.validate(a)
-        space.validate(b)
-        several = isinstance(space, ProductSpace)
-        terms += zip(space.members, a if several else (a,), b if several else (b,), strict=True)
-    found = iter(_reduced(terms, False))
-    return tuple(_added([next(found) for _ in space.members]) for space, _, _ in products)
-
-
-_Term = tuple[Space, Array, Array]
-
-
-def _reduced(terms: Sequence[_Term], host: bool) -> list[Any]:
-    """The inner products of `(space, a, b)`; those that can be are reduced together."""
-    groups: dict[Any, list[int]] = {}
-    for k, (space, _, _) in enumerate(terms):
-        groups.setdefault(space.home.reduction, []).append(k)
-    found: list[Any] = [None] * len(terms)
-    for members in groups.values():
-        values = terms[members[0]][0].home.dots([terms[k] for k in members], host)
-        for k, value in zip(members, values, strict=True):
-            found[k] = value
-    return found
-
-
-def _added(values: Sequence[Any]) -> Any:
-    return sum(values[1:], values[0])
-
-
-def _extents(shape: Any) -> tuple[int, ...]:
-    if isinstance(shape, np.ndarray) and shape.ndim == 1:
-        shape = shape.tolist()
-    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
-    try:
-        extents = tuple(int(operator.index(n)) for n in entries)
-    except (TypeError, RuntimeError):
-        raise ShapeError(
-            f"a shape is whole numbers, got {arguments.described(shape)}; e.g. linops.Space((4, 5))"
-        ) from None
-    if any(isinstance(n, bool | np.bool_) for n in entries) or any(n < 0 for n in extents):
-        raise ShapeError(f"a shape is non-negative whole numbers, got {shape!r}")
-    if any(n > _LONGEST for n in extents):
-        raise ShapeError(
-            f"an axis has at most {_LONGEST} planes, which 32 bits count, got the shape {shape!r}; "
-            "fold the axis into two"
-        )
-    return extents
-
-
-def _dtype(dtype: Any) -> np.dtype:
-    # torch.float32 by its name; without torch nothing has a second one.
-    name = str(dtype).rsplit(".", 1)[-1] if "torch" in sys.modules else "no dtype"
-    found: np.dtype
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        try:
-            found = np.dtype(name)
-        except TypeError:
-            raise DTypeError(
-                f"a space's dtype is one of {', '.join(_DTYPES)}, got {dtype!r}"
-            ) from None
-    if found.name not in _DTYPES:
-        raise DTypeError(
-            f"a space's dtype is one of {', '.join(_DTYPES)}, got {found.name}; "
-            "operators cast integers and booleans on entry by themselves"
-        )
-    return np.dtype(found.name)  # in the machine's own byte order
-
-
-def _names(axes: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:
-    if axes is None:
-        return None
-    names = tuple(axes)
-    if not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise ShapeError(
-            f"names of axes are words of letters, digits and underscores, such as ('y', 'x'), "
-            f"got {names!r}"
-        )
-    if len(names) != len(shape) or len(set(names)) != len(names):
-        raise ShapeError(
-            f"a space of shape {shape} takes {len(shape)} different names of axes, got {names!r}"
-        )
-    return names
-
-
-def _spacing(
-    spacing: float | Sequence[float] | None, shape: tuple[int, ...]
-) -> tuple[float, ...] | None:
-    if spacing is None:
-        return None
-    several = isinstance(spacing, (tuple, list, np.ndarray))
-    entries: Any = spacing if several else (spacing,) * len(shape)
-    values = tuple(numeric.positive("spacing", value, ShapeError) for value in entries)
-    if len(values) != len(shape):
-        raise ShapeError(
-            f"a space of shape {shape} takes one spacing or {len(shape)} of them, got {spacing!r}"
-        )
-    return values
-
-
-def _one(like: Any) -> Any:
-    """One array to imitate, of an element of a product space."""
-    if isinstance(like, tuple) and like and arrays.is_array(like[0]):
-        return like[0]
-    return like
