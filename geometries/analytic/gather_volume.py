@@ -20,6 +20,7 @@ from geometries.analytic.frames import (
     outward_normals,
     refuse_gradient,
 )
+from geometries.analytic.gather import check_equiangular
 from geometries.analytic.weights import projection_space
 from geometries.beams import Beam
 from geometries.grid import Grid
@@ -49,7 +50,8 @@ class ConeGather(LinearOperator):
     Parameters
     ----------
     geometry
-        A cone scan on a flat detector.
+        A cone scan on a flat detector, or on an equiangular one (`curvature` is the distance of
+        source and detector).
     grid
         The volume.
     isocenter
@@ -63,7 +65,7 @@ class ConeGather(LinearOperator):
     Raises
     ------
     GeometryError
-        For other beams, a curved detector, less than two rows or columns, an ambiguous
+        For other beams, another curvature, less than two rows or columns, an ambiguous
         isocentre.
 
     Notes
@@ -71,7 +73,11 @@ class ConeGather(LinearOperator):
     With X a voxel's centre, n the detector normal, d_n and a_n the distances from the source S
     along n to the detector and the isocentre, U = (X - S).n: the voxel reads at
     `S + (X - S) d_n / U` with the weight `a_n d_n / (2 pi U^2)`; zero outside the outermost cell
-    centres (L. A. Feldkamp, L. C. Davis, J. W. Kress, JOSA A 1 (1984) 612).
+    centres (L. A. Feldkamp, L. C. Davis, J. W. Kress, JOSA A 1 (1984) 612). On an equiangular
+    detector of radius R, with L the voxel's distance from the line through S along v: column
+    `R atan2((X - S).u, U)`, row `R (X - S).v / L`, weight `a_n / (2 pi L^2)` (H. Turbell,
+    "Cone-beam reconstruction using filtered backprojection", Linkoping 2001, on FDK for
+    cylindrical detectors).
     """
 
     batched = True
@@ -93,11 +99,8 @@ class ConeGather(LinearOperator):
         admit(geometry, grid, "float64")
         frames = fixed_frames(geometry)
         detector = frames.detector
-        if frames.kind != "cone" or detector.curvature is not None:
-            raise GeometryError(
-                f"ConeGather takes cone beams on a flat detector, got a {frames.kind} beam with "
-                f"curvature {detector.curvature}"
-            )
+        if frames.kind != "cone":
+            raise GeometryError(f"ConeGather takes cone beams, got a {frames.kind} beam")
         if min(detector.shape) < 2:
             raise GeometryError(
                 f"a detector of shape {detector.shape} cannot be interpolated along both axes; it "
@@ -112,6 +115,7 @@ class ConeGather(LinearOperator):
         )
         table = _table(frames, grid, find_isocenter(geometry, isocenter))
         table.setflags(write=False)
+        self.radius = detector.curvature
         self.table = table
         self.first = np.zeros(3, np.int64)
         # Without weights there are no columns, so that a circular scan carries nothing.
@@ -138,14 +142,14 @@ class ConeGather(LinearOperator):
 
         def fill(k: int) -> None:
             if not self.slice_weights.shape[1]:
-                gather_slices(table, first, k, k + 1, rows, columns, flat, out)
+                gather_slices(self.radius, table, first, k, k + 1, rows, columns, flat, out)
                 return
             begin, end = _extent(self.slice_weights[:, k])
             weighted = table[begin:end].copy()
             weighted[:, 16] *= self.slice_weights[begin:end, k]
             for b in range(count):
                 own = (flat[b : b + 1, begin:end], out[b : b + 1])
-                gather_slices(weighted, first, k, k + 1, rows, columns, *own)
+                gather_slices(self.radius, weighted, first, k, k + 1, rows, columns, *own)
 
         pool.run(fill, shape[0])
         return out.reshape(*batch, *shape)
@@ -161,13 +165,13 @@ class ConeGather(LinearOperator):
 
         def fill(k: int) -> None:
             if not self.slice_weights.shape[1]:
-                scatter_views(table, first, k, k + 1, rows, columns, volume, out)
+                scatter_views(self.radius, table, first, k, k + 1, rows, columns, volume, out)
                 return
             begin, end = _extent(self.slice_weights[k])
             share = self.slice_weights[k, begin:end, None, None].astype(x.dtype)
             slab = np.ascontiguousarray(volume[:, begin:end] * share)
             lifted = first + np.array([begin, 0, 0])
-            scatter_views(table, lifted, k, k + 1, rows, columns, slab, out)
+            scatter_views(self.radius, table, lifted, k, k + 1, rows, columns, slab, out)
 
         pool.run(fill, views)
         return out.reshape(*batch, views, rows, columns)
@@ -218,6 +222,9 @@ def _table(frames: Trajectory, grid: Grid, center: np.ndarray) -> np.ndarray:
         table[:, start] = (foot - offset) / pitch + (detector.shape[k] - 1) / 2
         table[:, start + 1] = to_detector / pitch
     table[:, 16] = to_axis * to_detector / (2 * math.pi)
+    if detector.curvature is not None:
+        check_equiangular(frames, to_detector, np.einsum("ki,ki->k", back, frames.u))
+        table[:, 16] = to_axis / (2 * math.pi)
     table[:, 17] = _CLEAR * unit
     return table
 

@@ -20,8 +20,11 @@ from geometries.analytic.frames import (
 )
 from geometries.analytic.gather_volume import ConeGather
 from geometries.analytic.parts import part_of
-from geometries.analytic.ramp import RampFilter
-from geometries.analytic.reconstruct import data_weights, frames_of_projector
+from geometries.analytic.reconstruct import (
+    data_weights,
+    frames_of_projector,
+    ramp_of_detector,
+)
 from geometries.analytic.weights import AxisWeights, CosineWeights, projection_space
 from geometries.beams import Beam, as_angles
 from geometries.trajectory import Trajectory
@@ -153,8 +156,9 @@ def helical_fdk(
     Parameters
     ----------
     A
-        A `Projector` of a helical cone scan on a flat detector with columns parallel to z, at a
-        constant radius, looking at the axis; either sense of rotation and of travel.
+        A `Projector` of a helical cone scan on a flat or an equiangular detector with columns
+        parallel to z, at a constant radius, looking at the axis; either sense of rotation and of
+        travel.
     y
         Line integrals, `(..., view, row, col)`, any namespace.
     view_weights
@@ -213,8 +217,8 @@ def helical_fdk_operator(
         t = view_angles(geometry, angles)
         view_weights = helical_weights(t, frames.sources[:, 2], slices)
     gather = ConeGather(geometry, A.grid, isocenter, precision, slice_weights=view_weights)
-    space, detector = projection_space(frames, gather.dtype), frames.detector
-    ramp = RampFilter(space, detector.pitch[-1], window, pad, filter_response, precision=precision)
+    space = projection_space(frames, gather.dtype)
+    ramp = ramp_of_detector(frames, gather.dtype, window, pad, filter_response, precision)
     result: LinearOperator = gather @ ramp @ CosineWeights(geometry, gather.dtype, precision)
     if projection_weights is not None:
         result = result @ data_weights(projection_weights, space)

@@ -35,7 +35,15 @@ from linops.errors import GeometryError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import Precision
 
-__all__ = ["data_weights", "fbp", "fbp_operator", "fdk", "fdk_operator", "frames_of_projector"]
+__all__ = [
+    "data_weights",
+    "fbp",
+    "fbp_operator",
+    "fdk",
+    "fdk_operator",
+    "frames_of_projector",
+    "ramp_of_detector",
+]
 
 
 def fbp(
@@ -145,8 +153,9 @@ def fdk(
     isocenter: Any = None,
     precision: str | Precision | None = None,
 ) -> Any:
-    """The method of Feldkamp, Davis and Kress for circular cone scans on a flat detector.
+    """The method of Feldkamp, Davis and Kress for circular cone scans.
 
+    The detector is flat, or a cylinder about the source (`curvature` is their distance).
     Exact in the plane of the orbit, approximate off it: the farther from that plane, the lower
     the values. Takes and returns what `fbp` does, with `y` `(..., view, row, col)`, the image
     `(..., z, y, x)` and the isocentre `(x, y, z)`.
@@ -154,7 +163,7 @@ def fdk(
     Raises
     ------
     GeometryError
-        For other beams, curved detectors, helices and tilted detectors; else as `fbp`.
+        For other beams, other curvatures, helices and tilted detectors; else as `fbp`.
     """
     return fdk_operator(
         A,
@@ -233,18 +242,28 @@ def _composed(
         before.append(CosineWeights(geometry, dtype, precision))
     if projection_weights is not None:
         before.append(data_weights(projection_weights, projection_space(frames, dtype)))
-    detector = wide.detector.host
-    space = projection_space(fixed_frames(wide), dtype)
-    step = None if detector.curvature is None else detector.pitch[-1] / detector.curvature
-    pitch = detector.pitch[-1] if step is None else step
-    ramp = RampFilter(
-        space, pitch, window, pad, filter_response, fan_step=step, precision=precision
-    )
+    ramp = ramp_of_detector(fixed_frames(wide), dtype, window, pad, filter_response, precision)
     quadrature = AngularWeights(wide, angles, angular_weights, dtype, precision)
     result: LinearOperator = gather @ quadrature @ ramp
     for factor in before:
         result = result @ factor
     return part_of(result, A)
+
+
+def ramp_of_detector(
+    frames: Any,
+    dtype: Any,
+    window: str,
+    pad: int,
+    response: Any,
+    precision: str | Precision | None,
+) -> RampFilter:
+    """The ramp along the columns of a flat or an equiangular detector."""
+    detector = frames.detector
+    step = None if detector.curvature is None else detector.pitch[-1] / detector.curvature
+    pitch = detector.pitch[-1] if step is None else step
+    space = projection_space(frames, dtype)
+    return RampFilter(space, pitch, window, pad, response, fan_step=step, precision=precision)
 
 
 def _widen(geometry: Any, isocenter: Any, dtype: Any) -> tuple[Any, LinearOperator]:

@@ -107,7 +107,8 @@ class CosineWeights(AxisWeights):
     """The cosine of each ray against the detector normal: `d_n / |P - S|`.
 
     `d_n` is the source's distance from the detector plane, view by view, offsets and tilt
-    included. On an equiangular detector it is `cos gamma`. Parallel beams have none.
+    included. On an equiangular detector of radius R it is `cos gamma`, in a cone beam times
+    `R / sqrt(R^2 + v^2)`, v from the source's height. Parallel beams have none.
 
     Parameters
     ----------
@@ -130,7 +131,8 @@ class CosineWeights(AxisWeights):
         foot, height, depth = _feet(frames)
         gamma = np.arctan2(*_bearing(frames, foot, depth))
         if frames.detector.curvature is not None:
-            weights = np.cos(gamma)[:, None, :]
+            v = height[:, None] + frames.detector.rows()
+            weights = np.cos(gamma)[:, None, :] / np.hypot(1.0, v / depth[:, None])[..., None]
         else:
             u = foot[:, None, None] + frames.detector.columns()
             v = height[:, None, None] + frames.detector.rows()[:, None]

@@ -15,7 +15,7 @@ from geometries.kernels.compiling import compiled
 from linops.compiled.caching import kept_njit
 from linops.compiled.noalias import add, load
 
-__all__ = ["EQUIANGULAR", "FLAT", "PARALLEL", "gather_lines", "scatter_views"]
+__all__ = ["EQUIANGULAR", "FLAT", "PARALLEL", "arctan", "gather_lines", "scatter_views"]
 
 PARALLEL, FLAT, EQUIANGULAR = 0, 1, 2
 SLACK = 1e-6
@@ -52,7 +52,7 @@ def _locate(
         for i in range(place.shape[0]):
             x = float(first + i)
             u, n = top + side * x, deep + slope * x
-            column = start + step * _arctan(u / n)
+            column = start + step * arctan(u / n)
             column = column if n > near else -1.0
             share = weight / (u * u + n * n)
             place[i], one[i], two[i] = _split(column, share, last, before, outside)
@@ -72,7 +72,7 @@ def _split(column: float, weight: float, last: float, before: int, outside: int)
 
 
 @kept_njit(nogil=True, error_model="numpy", inline="always")
-def _arctan(tangent: float) -> float:
+def arctan(tangent: float) -> float:
     """The arc tangent to rounding, without a call, so that its loop vectorises.
 
     Three halvings of the angle bring the tangent below 0.2, where twelve terms suffice.

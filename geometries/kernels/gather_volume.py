@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from geometries.kernels.compiling import compiled
+from geometries.kernels.gather import arctan
 from linops.compiled.noalias import add, load
 
 __all__ = ["gather_slices", "scatter_views"]
@@ -20,6 +21,7 @@ SLACK = 1e-6
 
 @compiled
 def _locate(
+    radius: Any,
     view: Any,
     first: Any,
     k: int,
@@ -34,7 +36,9 @@ def _locate(
     """Cell, weight and the two shares for every voxel of a line (slice k, line j).
 
     `view` (18,): `p . (1, i, j, k)` for the positions along u, along the normal and along v, then
-    start and step of columns, start and step of rows, weight, near.
+    start and step of columns, start and step of rows, weight, near. Places are ratios to the depth
+    along the normal; on a cylinder, of any `radius` but None, the angle about v and the ratio to
+    the distance from v.
     """
     y, z = float(first[1] + j), float(first[0] + k)
     u0, ux = view[0] + view[2] * y + view[3] * z, view[1]
@@ -48,8 +52,13 @@ def _locate(
     for i in range(place.shape[0]):
         x = float(first[2] + i)
         n = n0 + nx * x
-        scale = 1.0 / n
-        column = start + step * ((u0 + ux * x) * scale)
+        u = u0 + ux * x
+        if radius is None:  # known when this is compiled
+            scale = 1.0 / n
+            column = start + step * (u * scale)
+        else:
+            scale = 1.0 / np.sqrt(u * u + n * n)
+            column = start + step * arctan(u / n)
         row = begin + rise * ((v0 + vx * x) * scale)
         seen = (n > near) & (column >= -SLACK) & (column <= last_column + SLACK)
         seen = seen & (row >= -SLACK) & (row <= last_row + SLACK)
@@ -68,7 +77,15 @@ def _locate(
 
 @compiled
 def gather_slices(
-    table: Any, first: Any, begin: int, end: int, rows: int, columns: int, views: Any, out: Any
+    radius: float | None,
+    table: Any,
+    first: Any,
+    begin: int,
+    end: int,
+    rows: int,
+    columns: int,
+    views: Any,
+    out: Any,
 ) -> None:
     """Fill slices `begin:end` of `out` (B, nz, ny, nx) from `views` (B, V, rows columns + pad)."""
     nx = out.shape[3]
@@ -82,7 +99,7 @@ def gather_slices(
         for j in range(out.shape[2]):
             total[:] = 0
             for w in range(table.shape[0]):
-                _locate(table[w], first, k, j, rows, columns, place, weight, across, down)
+                _locate(radius, table[w], first, k, j, rows, columns, place, weight, across, down)
                 for b in range(out.shape[0]):
                     cells = views[b, w]
                     line = total[b]
@@ -98,7 +115,15 @@ def gather_slices(
 
 @compiled
 def scatter_views(
-    table: Any, first: Any, begin: int, end: int, rows: int, columns: int, volume: Any, out: Any
+    radius: float | None,
+    table: Any,
+    first: Any,
+    begin: int,
+    end: int,
+    rows: int,
+    columns: int,
+    volume: Any,
+    out: Any,
 ) -> None:
     """Fill views `begin:end` of `out` (B, V, rows, columns) from `volume` (B, nz, ny, nx)."""
     nx = volume.shape[3]
@@ -111,7 +136,7 @@ def scatter_views(
         total[:] = 0.0
         for k in range(volume.shape[1]):
             for j in range(volume.shape[2]):
-                _locate(table[w], first, k, j, rows, columns, place, weight, across, down)
+                _locate(radius, table[w], first, k, j, rows, columns, place, weight, across, down)
                 for b in range(volume.shape[0]):
                     line, cells = volume[b, k, j], total[b]
                     for i in range(nx):

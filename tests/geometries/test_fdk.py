@@ -43,34 +43,43 @@ def chords(geometry: Any, radius: float, center: tuple[float, float, float]) -> 
 
 @pytest.mark.parametrize("center", [(0, 0, 0), (8, -3, 0)])
 @pytest.mark.parametrize("degrees", [240, 360])
-def test_a_ball_in_the_plane_of_the_orbit(center: tuple[int, int, int], degrees: float) -> None:
+@pytest.mark.parametrize("curvature", [None, 200.0])
+def test_a_ball_in_the_plane_of_the_orbit(
+    center: tuple[int, int, int], degrees: float, curvature: float | None
+) -> None:
     t = 0.2 + np.deg2rad(degrees) * np.arange(180) / 180
-    beam = ConeBeam(t, Detector((30, 80), 2.0, (1.0, 3.0)), 100, 200)
+    beam = ConeBeam(t, Detector((30, 80), 2.0, (1.0, 3.0), curvature), 100, 200)
     grid = Grid((3, 7, 7), 1.0, (0, center[1], center[0]))
     image = fdk(scan(beam, grid), chords(beam, 10, center))
     assert image[1, 3, 3] == pytest.approx(1, abs=0.015)
     assert image[1].mean() == pytest.approx(1, abs=0.01)
 
 
-def test_a_ball_off_the_plane_loses_little() -> None:
+@pytest.mark.parametrize("curvature", [None, 200.0])
+def test_a_ball_off_the_plane_loses_little(curvature: float | None) -> None:
     t = TURN * np.arange(90) / 90
-    beam = ConeBeam(t, Detector((64, 64), 1.5), 100, 200)
+    beam = ConeBeam(t, Detector((64, 64), 1.5, curvature=curvature), 100, 200)
     image = fdk(scan(beam, Grid((1, 5, 5), 1.0, (12, 0, 0))), chords(beam, 8, (0, 0, 12)))
     assert 0.97 < image.mean() < 1.01
 
 
 @pytest.mark.parametrize("v0", [-4, 0, 4])
-def test_where_a_voxel_is_does_not_depend_on_the_detector(v0: float) -> None:
+@pytest.mark.parametrize("curvature", [None, 200.0])
+def test_where_a_voxel_is_does_not_depend_on_the_detector(
+    v0: float, curvature: float | None
+) -> None:
     t = TURN * np.arange(90) / 90
-    beam = ConeBeam(t, Detector((40, 40), 2.0, (v0, 0)), 100, 200)
+    beam = ConeBeam(t, Detector((40, 40), 2.0, (v0, 0), curvature), 100, 200)
     image = fdk(scan(beam, Grid((9, 9, 9))), chords(beam, 0.9, (0, 0, 3)))
     assert np.unravel_index(image.argmax(), image.shape) == (7, 4, 4)
 
 
-def test_the_middle_slice_is_the_fan_beam() -> None:
+@pytest.mark.parametrize("curvature", [None, 50.0])
+@pytest.mark.parametrize("offset", [0.3, 14.0])
+def test_the_middle_slice_is_the_fan_beam(curvature: float | None, offset: float) -> None:
     t = TURN * np.arange(24) / 24
-    cone = ConeBeam(t, Detector((3, 17), (1e-3, 2.0), (0, 0.3)), 30, 50)
-    fan = FanBeam(t, Detector(17, 2.0, 0.3), 30, 50)
+    cone = ConeBeam(t, Detector((3, 17), (1e-3, 2.0), (0, offset), curvature), 30, 50)
+    fan = FanBeam(t, Detector(17, 2.0, offset, curvature), 30, 50)
     y = np.random.default_rng(0).standard_normal((24, 17))
     image = fdk(scan(cone, Grid((1, 9, 8), (1e-6, 1, 1))), np.stack([y] * 3, 1))
     np.testing.assert_allclose(image[0], fbp(scan(fan, Grid((9, 8))), y), atol=1e-7)
@@ -89,10 +98,10 @@ def test_moving_the_grid_moves_the_image() -> None:
     np.testing.assert_allclose(again, wide, atol=1e-11)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_laws_of_operators(precision: str) -> None:
+@pytest.mark.parametrize(("precision", "curvature"), [("float32", None), ("float64", 30.0)])
+def test_laws_of_operators(precision: str, curvature: float | None) -> None:
     t = TURN * np.arange(6) / 6
-    beam = ConeBeam(t, Detector((4, 5), 2.0, (0.3, 0.1)), 20, 30)
+    beam = ConeBeam(t, Detector((4, 5), 2.0, (0.3, 0.1), curvature), 20, 30)
     grid = Grid((3, 4, 5), (1, 0.9, 1.1))
     check_operator(ConeGather(beam, grid, precision=precision))
     check_operator(fdk_operator(scan(beam, grid, precision)))
@@ -112,8 +121,8 @@ def test_other_scans_are_refused() -> None:
     for shape in ((1, 5), (4, 1)):
         with pytest.raises(GeometryError, match="at least two detector bins"):
             fdk_operator(scan(ConeBeam(t, Detector(shape), 20, 30), grid))
-    curved = ConeBeam(t, Detector((4, 5), 1, 0, 30.0), 20, 30)
-    with pytest.raises(GeometryError, match="flat detector"):
+    curved = ConeBeam(t, Detector((4, 5), 1, 0, 40.0), 20, 30)
+    with pytest.raises(GeometryError, match="neither flat nor equiangular"):
         fdk_operator(scan(curved, grid))
     drift = ConeBeam(np.linspace(0, 4, 6), detector, 20 + 0.1 * np.arange(6), 30)
     with pytest.raises(GeometryError, match="constant"):

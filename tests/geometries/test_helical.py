@@ -13,20 +13,16 @@ from linops.testing import check_operator
 from sharding import plan
 
 
-def helix(sense=1.0, advance=4.0, views=240, shape=(65, 129), offset=0.0):
+def helix(sense=1.0, advance=4.0, views=240, shape=(65, 129), curvature=None):
     angles = sense * (np.arange(views) / views * 6 * math.pi - 3 * math.pi)
-    return ge.ConeBeam(angles, ge.Detector(shape, (0.25, 0.125)), 20.0, 40.0, advance=advance)
+    detector = ge.Detector(shape, (0.25, 0.125), curvature=curvature)
+    return ge.ConeBeam(angles, detector, 20.0, 40.0, advance=advance)
 
 
 def cylinder(beam, middle, radius=2.0):
     """Line integrals through an endless upright cylinder of value 1."""
     frames = beam.trajectory.host
-    u, v = frames.detector.columns(), frames.detector.rows()
-    ends = (
-        frames.centers[:, None, None]
-        + u[:, None] * frames.u[:, None, None]
-        + v[:, None, None] * frames.v[:, None, None]
-    )
+    ends = np.stack([frames.pixels(k) for k in range(frames.views)])
     ray = ends - frames.sources[:, None, None]
     ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
     start = (frames.sources[:, None, None] - (*middle, 0.0))[..., :2]
@@ -37,9 +33,12 @@ def cylinder(beam, middle, radius=2.0):
 
 
 @pytest.mark.parametrize("middle", [(0.0, 0.0), (0.5, -0.3)])
-@pytest.mark.parametrize(("sense", "advance"), [(1, 4.0), (-1, 4.0), (1, -4.0)])
-def test_a_cylinder_has_its_value_in_every_sense_of_the_helix(middle, sense, advance):
-    beam = helix(sense, advance)
+@pytest.mark.parametrize(
+    ("sense", "advance", "curvature"),
+    [(1, 4.0, None), (-1, 4.0, None), (1, -4.0, None), (-1, -4.0, 40.0)],
+)
+def test_a_cylinder_has_its_value_in_every_sense_of_the_helix(middle, sense, advance, curvature):
+    beam = helix(sense, advance, curvature=curvature)
     grid = ge.Grid((3, 3, 3), (0.5, 0.2, 0.2), (0.0, middle[1], middle[0]))
     A = ge.Projector(beam, grid, precision="float64")
     image = ge.helical_fdk(A, cylinder(beam, middle))
