@@ -426,7 +426,9 @@ NO_PROBLEM = {
     lo.Precision,
     lo.ProductSpace,
     lo.Rule,
+    g.Ellipsoid,
     g.LineIntegrals,
+    g.Phantom,
     g.Scan,
 }
 

@@ -1,0 +1,1 @@
+"""Test material: phantoms with exact line integrals, noise of detectors, and measures of error."""
