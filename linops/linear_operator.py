@@ -56,6 +56,7 @@ class LinearOperator(Operator):
     """
 
     linear: ClassVar[bool] = True
+    _kind: ClassVar[str] = "linear"
     _serves_complex: ClassVar[bool] = False
     # Whether the hooks serve complex spaces as they do real ones, and conjugate entries are those
     # of conjugate arrays: conjugates and complex extensions then follow from the fields.

@@ -65,6 +65,8 @@ class Operator(ABC):
     _declared_rule: Rule | None
 
     linear: ClassVar[bool] = False
+    _kind: ClassVar[str] = "map"
+    # Which class of a family of nodes it makes with others of its kind (`linops.algebra.node`).
     __array_ufunc__ = None
     __array_priority__ = 1e6
     batched: bool = False
@@ -123,7 +125,7 @@ class Operator(ABC):
             if cls.__module__.startswith(_PUBLIC_ROOMS):
                 init = arguments.checked(init)
             cls.__init__ = _freezing(init)  # type: ignore[method-assign]
-        if "_aliases" not in cls.__dict__:
+        if isinstance(cls._aliases, bool) and "_aliases" not in cls.__dict__:
             # What a user's leaf returns may be a view of its input.
             cls._aliases = not cls._exact
         if "jax" in sys.modules:

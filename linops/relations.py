@@ -9,7 +9,8 @@ read as produced (restrict the input) or as contracted (extend the output).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import AnySpace
@@ -20,6 +21,7 @@ __all__ = [
     "fresh_name",
     "link_named",
     "named_like",
+    "only_local",
     "positions",
     "product_links",
     "product_rule",
@@ -271,6 +273,23 @@ def stack_rule(rules: Sequence[Rule], codomains: Sequence[AnySpace]) -> Rule:
                 )
             codomain.append(tuple(member))
     return Rule(tuple(domain), tuple(codomain))
+
+
+def only_local(rule: Rule) -> Rule:
+    """Partial sums do not pass a nonlinear map: what would be contracted must stay whole."""
+
+    def axes(members: Any) -> Any:
+        return tuple(
+            tuple(
+                replace(a, splits=False, halo=0, periodic=False)
+                if rule.relation(a.name) is Relation.CONTRACTED
+                else a
+                for a in member
+            )
+            for member in members
+        )
+
+    return Rule(axes(rule.domain), axes(rule.codomain))
 
 
 def fresh_name(name: str, taken: set[str], reserved: Collection[str] = ()) -> str:

@@ -13,7 +13,7 @@ from typing import cast
 
 from linops.algebra.blocks import extent, extent_of
 from linops.algebra.concatenation import Concatenation
-from linops.algebra.sums import Sum
+from linops.algebra.sums import LinearSum
 from linops.elementary.crop_pad import Crop
 from linops.errors import PlacementError
 from linops.linear_operator import LinearOperator
@@ -89,7 +89,7 @@ def banded(operator: LinearOperator, name: str, length: int) -> LinearOperator:
         for lo, block in zip(starts, blocks, strict=True)
     ]
     if relation is Relation.CONTRACTED:
-        return Sum(terms)
+        return LinearSum(terms)
     return Concatenation(terms, positions(operator.rule.codomain, name)[0][1])
 
 

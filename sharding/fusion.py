@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from linops.algebra.arithmetic import compose
-from linops.algebra.nonlinear import NonlinearSum, composed
+from linops.algebra.nonlinear import composed
 from linops.algebra.sums import Sum
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
@@ -23,7 +23,7 @@ __all__ = ["merged", "with_whole_sums"]
 
 def with_whole_sums(operator: Operator, graph: Graph) -> Graph | None:
     """The graph with sums that are stencils kept whole; None where there are none."""
-    found = flatten(operator, lambda part: isinstance(part, (Sum, NonlinearSum)) and _reaches(part))
+    found = flatten(operator, lambda part: isinstance(part, Sum) and _reaches(part))
     return found if len(found.nodes) < len(graph.nodes) else None
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from linops.algebra.gram import Gram
-from linops.algebra.nonlinear import Composition, Multiple, NonlinearSum
+from linops.algebra.nonlinear import Composition, Multiple
 from linops.algebra.product import Product
 from linops.algebra.scaled import Scaled
 from linops.algebra.stacks import BlockDiagonal, HStack, VStack
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Identity
-from linops.functionals.combined import ScaledFunctional, SumFunctional
+from linops.functionals.combined import ScaledFunctional
 from linops.functionals.composed import ComposedFunctional
 from linops.functionals.functional import Functional
 from linops.operator import Operator
@@ -88,7 +88,7 @@ class _Builder:
             return ins
         if isinstance(operator, Gram):
             return self.trace(operator.product, ins)
-        if isinstance(operator, (Sum, NonlinearSum, SumFunctional)):
+        if isinstance(operator, Sum):
             return self._added([self.trace(term, ins) for term in operator.terms])
         if isinstance(operator, VStack):
             return tuple(k for term in operator.terms for k in self.trace(term, ins))
@@ -131,8 +131,6 @@ _NODES = (
     Composition,
     Gram,
     Sum,
-    NonlinearSum,
-    SumFunctional,
     VStack,
     HStack,
     BlockDiagonal,

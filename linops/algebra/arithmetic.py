@@ -135,12 +135,11 @@ def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
 def add(a: Any, b: Any) -> Any:
     """`a + b`."""
     if _is_nought(a):
-        return as_operator(b)
+        return _any_operator(b)
     if _is_nought(b):
-        return as_operator(a)
-    if _nonlinear(a) or _nonlinear(b):
-        return nonlinear.summed(_any_operator(a), _any_operator(b))
-    left, right = as_operator(a), as_operator(b)
+        return _any_operator(a)
+    left, right = _any_operator(a), _any_operator(b)
+    linear = left.linear and right.linear
     for side in _BOTH:
         x, y = getattr(left, side), getattr(right, side)
         if x.shape != y.shape:
@@ -148,16 +147,17 @@ def add(a: Any, b: Any) -> Any:
                 f"cannot add {left.name} and {right.name}: their {side}s are "
                 f"{x.describe_shape()} and {y.describe_shape()}{_axis_hint(x, y)}"
             )
+        if not linear and x.dtype != y.dtype:
+            raise ShapeError(
+                f"cannot add {left.name} and {right.name}: their {side}s are {x} and {y}; build "
+                "them on one space"
+            )
     left, right = placed.meeting([left, right], _BOTH, "add")
-    if (left.domain.is_complex, left.codomain.is_complex) != (
-        right.domain.is_complex,
-        right.codomain.is_complex,
-    ):
-        left, right = complexify(left), complexify(right)
-    left, right = _same_precision(left, right)
-    terms = list(_terms(left))
-    _join(terms, _terms(right), SUM_RULES)
-    return terms[0] if len(terms) == 1 else Sum(terms)
+    if linear:
+        left, right = _same_field(left, right)
+    terms = list(Sum.terms_in(left))
+    _join(terms, Sum.terms_in(right), SUM_RULES)
+    return terms[0] if len(terms) == 1 else Sum.of(terms)
 
 
 def subtract(a: Any, b: Any) -> Any:
@@ -236,20 +236,12 @@ def _is_nought(value: Any) -> bool:
     return not isinstance(value, Operator) and is_scalar(value) and bool(value == 0)
 
 
-def _nonlinear(value: Any) -> bool:
-    return isinstance(value, Operator) and not isinstance(value, LinearOperator)
-
-
 def _any_operator(value: Any) -> Operator:
     return value if isinstance(value, Operator) else as_operator(value)
 
 
 def _factors(operator: LinearOperator) -> tuple[LinearOperator, ...]:
     return operator.terms if type(operator) is Product else (operator,)
-
-
-def _terms(operator: LinearOperator) -> tuple[LinearOperator, ...]:
-    return operator.terms if type(operator) is Sum else (operator,)
 
 
 def _join(
@@ -312,6 +304,14 @@ def _with_dtypes(space: AnySpace, model: AnySpace) -> AnySpace:
     return ProductSpace(
         [m.with_dtype(o.dtype) for m, o in zip(space.members, model.members, strict=True)]
     )
+
+
+def _same_field(a: LinearOperator, b: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
+    """Both between real spaces or both between complex ones, and in one precision."""
+    fields = [(term.domain.is_complex, term.codomain.is_complex) for term in (a, b)]
+    if fields[0] != fields[1]:
+        a, b = complexify(a), complexify(b)
+    return _same_precision(a, b)
 
 
 def _same_precision(a: LinearOperator, b: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

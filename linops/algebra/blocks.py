@@ -7,7 +7,9 @@ operator and crops: right for every rule, and priced as such. Leaves that can do
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from operator import matmul
 from typing import Any
 
 from linops.algebra.origins import check_tree, watch
@@ -195,10 +197,12 @@ def weakened(
 def chained(parts: list[Operator]) -> Operator:
     """The composition of parts, the outermost first; linear where all of them are."""
     from linops.algebra.arithmetic import flat_product
-    from linops.algebra.nonlinear import composed
 
     linear = [part for part in parts if isinstance(part, LinearOperator)]
-    return flat_product(linear) if len(linear) == len(parts) else composed(*parts)
+    if len(linear) == len(parts):
+        return flat_product(linear)
+    made: Operator = functools.reduce(matmul, parts)
+    return made
 
 
 def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:

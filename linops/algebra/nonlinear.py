@@ -1,4 +1,4 @@
-"""Compositions of maps of which some are not linear: chain rule, sums, scalar multiples.
+"""Compositions of maps of which some are not linear: chain rule, scalar multiples.
 
 The Jacobian of a composition is the product of the Jacobians, each taken where the one before has
 led; the primal pass runs once.
@@ -11,18 +11,17 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from linops import arrays
-from linops.algebra.placed import chained, meeting
+from linops.algebra.placed import chained
 from linops.algebra.scaled import _times
-from linops.algebra.sums import _name_in, added
 from linops.cost import Cost, bytes_of
 from linops.errors import DTypeError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import Precision
-from linops.relations import link_named, product_rule, sum_rule
+from linops.relations import link_named, only_local, product_rule
 from linops.rule import Relation, Rule
 
-__all__ = ["Composition", "Multiple", "NonlinearSum", "composed", "scaled", "summed"]
+__all__ = ["Composition", "Multiple", "composed", "scaled"]
 
 
 class Composition(Operator):
@@ -53,7 +52,7 @@ class Composition(Operator):
         return result
 
     def _derive_rule(self) -> Rule:
-        return _only_local(product_rule([term.rule for term in self.terms]))
+        return only_local(product_rule([term.rule for term in self.terms]))
 
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)
@@ -86,62 +85,6 @@ class Composition(Operator):
 
     def _cost(self) -> Cost:
         return Cost.chained([term.cost() for term in self.terms])
-
-
-class NonlinearSum(Operator):
-    """`terms[0](x) + terms[1](x) + ...`; at least one term is not linear."""
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(self, terms: Sequence[Operator]) -> None:
-        super().__init__(terms[0].domain, terms[0].codomain, name="Sum")
-        self.terms = tuple(terms)
-
-    def _apply(self, x: Any) -> Any:
-        total = self.terms[0]._forward(x)
-        for term in self.terms[1:]:
-            total = added(total, term._forward(x))
-        return total
-
-    def _jacobian(self, x: Any) -> LinearOperator:
-        from linops.algebra.arithmetic import add
-
-        total = self.terms[0]._jacobian(x)
-        for term in self.terms[1:]:
-            total = add(total, term._jacobian(x))
-        return total
-
-    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
-        ranges = [
-            term._input_range(_name_in(self.rule, term.rule, axis, Relation.ALIGNED), start, stop)
-            for term in self.terms
-        ]
-        return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
-        from linops.algebra.blocks import weakened
-
-        relation, halo = self.rule.relation(axis), self.rule.halo(axis)
-        if self.rule.periodic(axis):
-            return None
-        blocks = []
-        for term in self.terms:
-            name = _name_in(self.rule, term.rule, axis, relation)
-            block = weakened(term, name, start, stop, padded, relation, halo)
-            if block is None:
-                return None
-            blocks.append(block)
-        return summed(*blocks)
-
-    def _derive_rule(self) -> Rule:
-        return _only_local(sum_rule([term.rule for term in self.terms]))
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(term.precision for term in self.terms)
-
-    def _cost(self) -> Cost:
-        return Cost.added([term.cost() for term in self.terms], bytes_of(self.codomain))
 
 
 class Multiple(Operator):
@@ -207,21 +150,6 @@ def composed(*terms: Operator) -> Operator:
     return flat[0] if len(flat) == 1 else Composition(flat)
 
 
-def summed(*operators: Operator) -> Operator:
-    """The sum of operators between the same spaces, flat."""
-    sides = "domain", "codomain"
-    a = operators[0]
-    for b in operators[1:]:
-        for side in sides:
-            x, y = getattr(a, side), getattr(b, side)
-            if x.shape != y.shape or x.dtype != y.dtype:
-                raise ShapeError(f"cannot add {a.name} and {b.name}: their {side}s are {x} and {y}")
-    terms: list[Operator] = []
-    for term in meeting(operators, sides, "add"):
-        terms += term.terms if isinstance(term, NonlinearSum) else (term,)
-    return NonlinearSum(terms)
-
-
 def scaled(scalar: Any, operator: Operator) -> Operator:
     """`scalar * operator`."""
     if isinstance(scalar, complex) and not operator.codomain.is_complex:
@@ -243,20 +171,3 @@ def _fits(outer: Operator, inner: Operator) -> None:
             f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
             f"{inner.name} gives {inner.codomain}"
         )
-
-
-def _only_local(rule: Rule) -> Rule:
-    """Partial sums do not pass a nonlinear map: what would be contracted must stay whole."""
-
-    def axes(members: Any) -> Any:
-        return tuple(
-            tuple(
-                replace(a, splits=False, halo=0, periodic=False)
-                if rule.relation(a.name) is Relation.CONTRACTED
-                else a
-                for a in member
-            )
-            for member in members
-        )
-
-    return Rule(axes(rule.domain), axes(rule.codomain))

@@ -2,68 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linops import arrays
 from linops.algebra import nonlinear
-from linops.algebra.arithmetic import scale
-from linops.algebra.placed import meeting
+from linops.algebra.arithmetic import add, scale
+from linops.algebra.sums import Sum
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.elementary.axes import resized
-from linops.elementary.crop_pad import Crop
-from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain, positive_number
 from linops.functionals.translation import Translation
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import positions, sum_rule
+from linops.relations import positions
 from linops.rule import Rule
 
-__all__ = ["ScaledFunctional", "ShiftedFunctional", "SumFunctional", "scaled"]
+__all__ = ["FunctionalSum", "ScaledFunctional", "ShiftedFunctional", "scaled"]
 
 
-class SumFunctional(Functional):
-    """The sum of functionals on one space."""
-
-    batched = True
+class FunctionalSum(Functional, Sum, final=True):
+    """A sum of functionals on one space."""
 
     def __init__(self, terms: Sequence[Functional]) -> None:
-        flat: list[Functional] = []
-        for term in terms:
-            flat.extend(term.terms if isinstance(term, SumFunctional) else [term])
-        for term in flat:
-            if term.domain.shape != flat[0].domain.shape or (
-                term.domain.dtype != flat[0].domain.dtype
-            ):
-                raise ShapeError(
-                    f"functionals on {flat[0].domain} and {term.domain} do not add; "
-                    "build them on one space"
-                )
-        super().__init__(flat[0].domain, name="Sum")
-        self.terms: tuple[Functional, ...] = tuple(meeting(flat, ["domain"], "add"))
+        Sum.__init__(self, terms)
 
     def surrogate(self, x: Any) -> LinearOperator:
-        total = self.terms[0].surrogate(x)
-        for term in self.terms[1:]:
-            total = total + term.surrogate(x)
+        total: LinearOperator = _summed([term.surrogate(x) for term in self.terms])
         return total
 
     def _rows(self, index: Any) -> tuple[Operator, Operator]:
         terms, forms = zip(*(term._rows(index) for term in self.terms), strict=True)
-        return nonlinear.summed(*terms), nonlinear.summed(*forms)
+        return _summed(terms), _summed(forms)
 
     def _value(self, x: Any) -> Any:
         values = [term(x) for term in self.terms]
         return sum(values[1:], values[0])
 
     def _cost(self) -> Cost:
-        costs = [term.cost() for term in self.terms]
-        return sum(costs[1:], costs[0])
+        return Sum._cost(self)
 
     def _make_gradient(self) -> Operator:
-        return nonlinear.summed(*(term.gradient for term in self.terms))
+        gradient: Operator = _summed([term.gradient for term in self.terms])
+        return gradient
 
     def _prox(self, x: Any, step: Any) -> Any:
         """With a quadratic `w |x - c|^2 / 2` beside one other term f, that of f:
@@ -93,35 +75,10 @@ class SumFunctional(Functional):
             here, base = factor, term
             if isinstance(term, ScaledFunctional):
                 here, base = factor * term.factor, term.base
-            if isinstance(base, SumFunctional):
+            if isinstance(base, FunctionalSum):
                 yield from base._leaves(here)
             else:
                 yield here, base
-
-    def _derive_rule(self) -> Rule:
-        return sum_rule([term.rule for term in self.terms])
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
-        m, p = positions(self.rule.domain, axis)[0]
-        n = self.domain.members[m].shape[p]
-        halo = self.rule.halo(axis)
-        lo, hi = start - halo, stop + halo
-        if not padded:
-            lo, hi = max(lo, 0), min(hi, n)
-        cuts = positions(self.rule.domain, axis)
-        blocks = []
-        for term in self.terms:
-            name = term.rule.domain[m][p].name
-            part: Any = term.block(name, start, stop, padded)
-            own = term.rule.halo(name)
-            first, last = start - own, stop + own
-            if not padded:
-                first, last = max(first, 0), min(last, n)
-            if (first, last) != (lo, hi):
-                wide = resized(self.domain, cuts, hi - lo)
-                part = part @ Crop.along(wide, cuts, first - lo, last - lo, self.rule.domain)
-            blocks.append(part)
-        return SumFunctional(blocks)
 
 
 class ScaledFunctional(Functional):
@@ -214,6 +171,10 @@ class ShiftedFunctional(Functional):
             lo, hi = max(lo, 0), min(hi, n)
         name = self.translation.rule.domain[m][p].name
         return base @ self.translation.block(name, lo, hi, padded)  # type: ignore[no-any-return]
+
+
+def _summed(parts: Sequence[Operator]) -> Any:
+    return functools.reduce(add, parts)
 
 
 def scaled(factor: Any, functional: Functional) -> Functional:

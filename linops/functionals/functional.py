@@ -61,6 +61,7 @@ class Functional(Operator):
     """
 
     _accumulated: ClassVar[bool] = True
+    _kind: ClassVar[str] = "functional"
 
     def __init__(
         self, domain: AnySpace, rule: str | Rule | None = None, name: str | None = None
@@ -174,17 +175,6 @@ class Functional(Operator):
         return ShiftedFunctional(self, shift)
 
     # --- arithmetic ----------------------------------------------------------------------
-
-    def __add__(self, other: Any) -> Any:
-        from linops.functionals.combined import SumFunctional
-
-        if isinstance(other, Functional):
-            return SumFunctional([self, other])
-        if not arrays.is_array(other) and isinstance(other, (int, float)) and other == 0:
-            return self  # what sum() starts from
-        return super().__add__(other)
-
-    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         return self + (-1 * other) if isinstance(other, Functional) else super().__sub__(other)

@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.product import Product
 from linops.algebra.scaled import Scaled
-from linops.algebra.sums import Sum
+from linops.algebra.sums import LinearSum
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.errors import ShapeError
@@ -34,7 +34,7 @@ _CENTRAL: dict[str, dict[int, float]] = {
 _SKEW = {"skew": 2, "skew2": 2, "skew4": 4}
 
 
-class Advection(Sum):
+class Advection(LinearSum):
     """`-div(a u)` for a given velocity a.
 
     Parameters
@@ -106,7 +106,7 @@ def _flux(
             Product([Diagonal(field, faces), _face_values(space, axis, table, own, where)])
             for table, field in _parts(scheme, velocity)
         ]
-        value: LinearOperator = terms[0] if len(terms) == 1 else Sum(terms)
+        value: LinearOperator = terms[0] if len(terms) == 1 else LinearSum(terms)
     else:
         a = float(velocity)
         table = _CENTRAL.get(scheme) or (_UPWIND[scheme] if a >= 0 else _mirror(_UPWIND[scheme]))
@@ -160,4 +160,4 @@ def _skew(
             f"{tuple(velocity.shape)}"
         )
     half = Diagonal(velocity * -0.5, space)
-    return Sum([Product([D, half]), Product([half, D])])
+    return LinearSum([Product([D, half]), Product([half, D])])

@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.algebra.gram import Gram
 from linops.algebra.scaled import Scaled
-from linops.algebra.sums import Sum
+from linops.algebra.sums import LinearSum
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
 from linops.errors import ShapeError
@@ -83,7 +83,7 @@ class Diffusion(Scaled):
             weights = on_faces(base, space, kappa, pairs, mean)
             # Axis by axis, where cells and faces stay aligned.
             terms = [Gram(term, w) for term, w in zip(base.terms, weights, strict=True)]
-            inner = terms[0] if len(terms) == 1 else Sum(terms)
+            inner = terms[0] if len(terms) == 1 else LinearSum(terms)
         super().__init__(-1.0, inner)
         self.__dict__["name"] = "Diffusion"
 

@@ -1,0 +1,104 @@
+"""What the n-ary nodes share: their terms, and all that follows from the terms alone.
+
+Each family (`Sum`, `Composition`, the stacks) is written once, for any operators; final classes of
+a few lines beside it say what linear terms, others and functionals add. `of` takes the one that
+fits.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from linops.algebra.complexify import complexify
+from linops.linear_operator import LinearOperator
+from linops.operator import Operator
+from linops.precision import Precision
+from linops.relations import only_local
+from linops.rule import Rule
+
+__all__ = ["LinearNode", "Node", "spread_tags"]
+
+
+class Node(Operator):
+    """An operator made of `terms`."""
+
+    terms: tuple[Any, ...]
+    batched = True
+    _exact: ClassVar[bool] = True
+    _kinds: ClassVar[dict[str, type[Any]]]
+    # The classes of a family, by the kind of operator that they are.
+
+    def __init_subclass__(cls, family: bool = False, final: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if family:
+            cls._kinds = {}
+        if final:
+            cls._kinds[cls._kind] = cls
+
+    @classmethod
+    def of(cls, terms: Sequence[Any]) -> Any:
+        """The node of these terms: linear, or a functional, where all of them are."""
+        kinds = {term._kind for term in terms}
+        return cls._kinds[kinds.pop() if len(kinds) == 1 else Operator._kind](terms)
+
+    @classmethod
+    def terms_in(cls, operator: Any) -> tuple[Any, ...]:
+        """The terms of a node of this family; of anything else, classes derived from such nodes
+        among them, the operator itself."""
+        return operator.terms if type(operator) in cls._kinds.values() else (operator,)
+
+    @cached_property
+    def _functions(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple([term._forward for term in self.terms])
+
+    @abstractmethod
+    def _jacobian(self, x: Any) -> LinearOperator:
+        """What the kinds differ in."""
+
+    def _legal(self, rule: Rule) -> Rule:
+        """A rule by which partial sums pass through this node; through nonlinear maps none do."""
+        return only_local(rule) if self._kind is Operator._kind else rule
+
+    def _derive_precision(self) -> Precision:
+        return Precision.coarsest(term.precision for term in self.terms)
+
+
+class LinearNode(LinearOperator, Node):
+    """A node of linear terms."""
+
+    _spreading: ClassVar[frozenset[str]] = frozenset({"nonnegative"})
+    # Tags that the node has where all terms have them.
+
+    def _on(self, terms: Sequence[LinearOperator]) -> LinearOperator:
+        """The same node of other terms."""
+        return type(self)._kinds[self._kind](terms)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _adjoint_functions(self) -> tuple[Callable[[Any], Any], ...]:
+        return tuple([term._backward for term in self.terms])
+
+    def _make_adjoint(self) -> LinearOperator:
+        if "self_adjoint" in self.tags:
+            return self
+        return self._on([term.H for term in self.terms])
+
+    def _make_conjugate(self) -> LinearOperator:
+        return self._on([term.conj() for term in self.terms])
+
+    def _complexified(self) -> LinearOperator | None:
+        if any("real_linear" in term.tags for term in self.terms):
+            return None
+        return self._on([complexify(term) for term in self.terms])
+
+    def _derive_tags(self) -> frozenset[str]:
+        return spread_tags(self.terms, self._spreading)
+
+
+def spread_tags(terms: Iterable[Operator], spreading: Iterable[str]) -> frozenset[str]:
+    """Tags that all terms share and that spread, and those that one term is enough for."""
+    tags = [term.tags for term in terms]
+    every, some = frozenset.intersection(*tags), frozenset.union(*tags)
+    return every.intersection(spreading) | (some & {"real_linear", "approximate_adjoint"})
