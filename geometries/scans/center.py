@@ -1,9 +1,9 @@
-"""The rotation axis of a parallel scan: found from the data, and judged by eye in a sweep.
+"""The rotation axis of a scan: found from the data, and judged by eye in a sweep.
 
 Two criteria. Over a full turn, opposite views are mirror images: the axis is where they agree;
 where no view is exactly opposite, its two neighbours are interpolated. Over half a turn, a wrong
 axis spreads edges into streaks that are negative: the axis is where filtered backprojection has
-the least negative energy.
+the least negative energy. Mirror images of fans are in `geometries/scans/center_of_fan.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from geometries.analytic.gather import Gather
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.reconstruct import fbp
 from geometries.analytic.weights import AngularWeights, projection_space
-from geometries.beams import ParallelBeam, as_angles
+from geometries.beams import Beam, FanBeam, ParallelBeam, as_angles
 from geometries.detector import Detector
 from geometries.grid import Grid
+from geometries.scans.center_of_fan import (
+    conjugate_mismatch,
+    fan_of_orbit,
+    with_axis_at,
+)
 from geometries.suspicions import warn_caller
 from linops import arrays, numeric
 from linops.arrays import Array
@@ -31,6 +36,7 @@ from linops.errors import GeometryError, ShapeError
 __all__ = ["center_to_offset", "find_center", "offset_to_center", "sweep_centers"]
 
 _IMAGE = 256
+_CHARGE = 2e-3  # for lines that no second view sees, against the energy of all
 
 
 def find_center(
@@ -41,7 +47,7 @@ def find_center(
     row: int | None = None,
     method: str = "auto",
 ) -> float:
-    """The detector column that the rotation axis of a parallel scan projects to.
+    """The detector column that the rotation axis projects to.
 
     Parameters
     ----------
@@ -49,15 +55,19 @@ def find_center(
         Line integrals, `(view, col)` or `(view, row, col)`, any namespace. The object should lie
         within the detector, or be seen whole over a full turn.
     angles
-        Radians, one a view.
+        Radians, one a view, of a parallel scan; or the scan: a `ParallelBeam`, a `FanBeam`, or a
+        `ConeBeam` on a circle, of which distances, pitch and curvature are used and the offset of
+        columns is not.
     search
         First and last column to look between, in columns; by default the middle three fifths.
     row
-        Detector row to use; by default the middle one.
+        Detector row to use; by default the middle one, of a cone scan the one in the plane of the
+        orbit.
     method
-        `"mirror"` compares opposite views and needs a full turn; `"sharpness"` takes the least
-        negative energy of filtered backprojection; `"auto"` takes the first where a quarter of
-        the views have an opposite one, or two close neighbours of it.
+        `"mirror"` compares lines that are seen from both sides, which a full turn shows, and a
+        short scan of a fan for some; `"sharpness"`, of parallel scans, takes the least negative
+        energy of filtered backprojection; `"auto"` takes the first where a quarter of the views
+        have an opposite one, or two close neighbours of it, and for fans and cones.
 
     Returns
     -------
@@ -69,8 +79,8 @@ def find_center(
     ------
     GeometryError, ShapeError, ValueError
         For data that do not fit the angles, NaN, a constant sinogram, a search outside the
-        columns, or another method; where the best column is an end of the search, which then holds
-        no axis.
+        columns, or another method; for a helix, and for a fan that sees no line twice; where the
+        best column is an end of the search, which then holds no axis.
 
     Warns
     -----
@@ -82,22 +92,28 @@ def find_center(
     Negative energy as a measure of misplaced axes: T. Donath, F. Beckmann, A. Schreyer,
     "Automated determination of the center of rotation in tomography data", JOSA A 23 (2006) 1048.
     """
+    t, fan, row = _scan_of(angles, row)
     sinogram = _row_of(projections, row)
-    t = as_angles(angles)
     if len(t) != len(sinogram):
         raise ShapeError(f"angles has {len(t)} entries; the projections have {len(sinogram)} views")
     n = sinogram.shape[1]
+    if fan is not None and n != fan.detector.shape[-1]:
+        raise ShapeError(
+            f"the projections have {n} columns, the detector of the scan {fan.detector.shape[-1]}"
+        )
     first, last = _searched(search, n)
     if not np.ptp(sinogram) > 0:
         raise GeometryError("the sinogram is constant; it shows no axis")
-    opposite = _opposite(t)
-    pairs = len(opposite[0])
     if method not in ("auto", "mirror", "sharpness"):
         raise GeometryError(f"method is {method!r}; it is 'auto', 'mirror' or 'sharpness'")
-    if method == "mirror" and pairs < 2:
-        raise GeometryError("method='mirror' needs views half a turn apart; use 'sharpness'")
-    if method == "mirror" or (method == "auto" and pairs >= max(4, len(t) // 4)):
-        found = _by_mirrors(sinogram, opposite, first, last)
+    if fan is not None and method == "sharpness":
+        raise GeometryError(
+            "method='sharpness' is of parallel scans: a wrong axis of a fan spreads edges evenly; "
+            "use 'mirror'"
+        )
+    mismatch = _mismatch_of_lines(sinogram, t, fan, demanded=method == "mirror")
+    if mismatch is not None and method != "sharpness":
+        found = _by_mirrors(mismatch, first, last)
     else:
         covered = float(Coverage.of(t, (np.pi,)).weights.sum())
         if covered < np.deg2rad(150):
@@ -132,7 +148,8 @@ def sweep_centers(
     centers
         Columns to try.
     grid
-        Image grid in columns; by default as many pixels as columns.
+        Image grid, of a parallel scan in columns; by default as many pixels as columns, of the size
+        of a column at the axis.
     options
         For `fbp`.
 
@@ -141,18 +158,18 @@ def sweep_centers(
     list of (value, image)
         In the order of `centers`; each image is `fbp` at that value.
     """
+    t, fan, row = _scan_of(angles, row)
     sinogram = _row_of(projections, row).astype(np.float32)
     n = sinogram.shape[1]
-    chosen = grid if grid is not None else Grid((n, n))
+    scan = ParallelBeam(t, Detector(n)) if fan is None else fan
+    chosen = grid if grid is not None else _grid_of(scan)
     try:
         columns = [numeric.finite("centers", c) for c in centers]
     except (TypeError, ValueError):
         raise GeometryError(
             f"centers is {centers!r}; it is a list of columns, such as range(60, 68)"
         ) from None
-    return [
-        (c, np.asarray(_image(sinogram, as_angles(angles), c, chosen, **options))) for c in columns
-    ]
+    return [(c, np.asarray(_image(sinogram, scan, c, chosen, **options))) for c in columns]
 
 
 def center_to_offset(center: float, columns: int, pitch: float = 1.0) -> float:
@@ -167,6 +184,17 @@ def offset_to_center(offset: float, columns: int, pitch: float = 1.0) -> float:
     count = numeric.whole("columns", columns, 1, GeometryError)
     shift = numeric.finite("offset", offset, GeometryError)
     return (count - 1) / 2 - shift / numeric.positive("pitch", pitch, GeometryError)
+
+
+def _scan_of(angles: Any, row: int | None) -> tuple[np.ndarray, FanBeam | None, int | None]:
+    """Angles, the fan of a diverging scan, and the detector row to look at."""
+    if not isinstance(angles, Beam):
+        return as_angles(angles), None, row
+    t = as_angles(angles.host.angles)
+    if angles.kind == "parallel":
+        return t, None, row
+    fan, number = fan_of_orbit(angles, row)
+    return t, fan, number if angles.dims == 3 else row
 
 
 def _row_of(projections: Array, row: int | None) -> np.ndarray:
@@ -226,15 +254,33 @@ def _opposite(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     return order[near], order[before][near], order[after][near], share[near]
 
 
-def _by_mirrors(
-    sinogram: np.ndarray, opposite: tuple[np.ndarray, ...], first: float, last: float
-) -> float:
-    view, before, after, share = opposite
+def _mismatch_of_lines(
+    sinogram: np.ndarray, t: np.ndarray, fan: FanBeam | None, demanded: bool
+) -> Callable[[float, float], float] | None:
+    """How much lines differ that are seen from both sides, by the column of the axis and a charge
+    for what no second view sees; None where too few are."""
+    if fan is not None:
+        found = conjugate_mismatch(sinogram, fan)
+        if found is None:
+            raise GeometryError(
+                f"the views span {np.rad2deg(np.ptp(t)):.0f} degrees; a fan or cone scan shows its "
+                "axis by lines that are seen from both sides: half a turn and the angle of the fan"
+            )
+        return found
+    view, before, after, share = _opposite(t)
+    if demanded and len(view) < 2:
+        raise GeometryError("method='mirror' needs views half a turn apart; use 'sharpness'")
+    if not demanded and len(view) < max(4, len(t) // 4):
+        return None
     here = sinogram[view]
     there = sinogram[before] * (1 - share)[:, None] + sinogram[after] * share[:, None]
-    rough = _least(lambda c: _mismatch(here, there, c), first, last, coarse=1.0)
+    return lambda center, charge: _mismatch(here, there, center, charge)
+
+
+def _by_mirrors(mismatch: Callable[[float, float], float], first: float, last: float) -> float:
+    rough = _least(lambda c: mismatch(c, _CHARGE), first, last, coarse=1.0)
     near = max(first, rough - 1.5), min(last, rough + 1.5)
-    return _least(lambda c: _mismatch(here, there, c, 0.0), *near, coarse=0.25)
+    return _least(lambda c: mismatch(c, 0.0), *near, coarse=0.25)
 
 
 def _by_sharpness(sinogram: np.ndarray, t: np.ndarray, first: float, last: float) -> float:
@@ -282,12 +328,12 @@ def _guesses(
     if apart[here, there].max() > np.deg2rad(30):
         return found
     mirror = _least(
-        lambda c: _mismatch(sinogram[here], sinogram[there], c), first, last, coarse=1.0
+        lambda c: _mismatch(sinogram[here], sinogram[there], c, _CHARGE), first, last, coarse=1.0
     )
     return found if abs(found[0][0] - mirror) < 2 else [*found, (mirror, widest)]
 
 
-def _mismatch(here: np.ndarray, there: np.ndarray, center: float, charge: float = 2e-3) -> float:
+def _mismatch(here: np.ndarray, there: np.ndarray, center: float, charge: float) -> float:
     n = here.shape[1]
     mirrored = 2 * center - np.arange(n)
     inside = (mirrored >= 0) & (mirrored <= n - 1)
@@ -332,11 +378,18 @@ def _sharpness(
     return energy
 
 
-def _image(data: np.ndarray, t: np.ndarray, center: float, grid: Grid, **options: Any) -> Any:
-    n = data.shape[1]
-    beam = ParallelBeam(t, Detector(n, 1.0, center_to_offset(center, n)))
-    scan = SimpleNamespace(geometry=beam, grid=grid, precision="float32")
-    return fbp(scan, data, **options)
+def _grid_of(scan: ParallelBeam | FanBeam) -> Grid:
+    n, pitch = scan.detector.shape[-1], scan.detector.pitch[-1]
+    if isinstance(scan, FanBeam):
+        pitch *= scan.source_to_axis / scan.source_to_detector
+    return Grid((n, n), pitch)
+
+
+def _image(
+    data: np.ndarray, scan: ParallelBeam | FanBeam, center: float, grid: Grid, **options: Any
+) -> Any:
+    placed = SimpleNamespace(geometry=with_axis_at(scan, center), grid=grid, precision="float32")
+    return fbp(placed, data, **options)
 
 
 def _least(cost: Callable[[float], float], first: float, last: float, coarse: float) -> float:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import Detector, Grid, ParallelBeam, fbp
+from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, fbp
 from geometries.scans.center import center_to_offset, find_center, offset_to_center, sweep_centers
 from linops.errors import GeometryError, ShapeError
+
+from .planar_scans import chords
 
 DISCS = ((30, 5, -8, 1.0), (6, 20, 3, 1.0), (5, -12, 10, -0.6), (9, 0, -25, 0.5))
 
@@ -114,3 +116,61 @@ def test_faulty_input_is_refused() -> None:
     data[3, 3] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         find_center(data, t)
+
+
+def fan(center: float, span: float, views: int, curvature: float | None = None) -> FanBeam:
+    t = 0.3 + span * np.arange(views) / views
+    offset = center_to_offset(center, 140, 1.5)
+    return FanBeam(t, Detector(140, 1.5, offset, curvature), 200.0, 300.0)
+
+
+def fan_sinogram(beam: FanBeam) -> np.ndarray:
+    value = sum(v * chords(beam, r, x, y) for r, x, y, v in DISCS)
+    return np.asarray(value + 0.3 * np.random.default_rng(0).standard_normal(np.shape(value)))
+
+
+@pytest.mark.parametrize(("span", "views"), [(2 * np.pi, 121), (2 * np.pi, 60), (4.4, 120)])
+@pytest.mark.parametrize("curvature", [None, 300.0])
+def test_axis_of_fans(span: float, views: int, curvature: float | None) -> None:
+    for center in (63.4, 80.7):
+        data = fan_sinogram(fan(center, span, views, curvature))
+        # The offset of the scan that is handed over is not looked at.
+        found = find_center(data, fan(70.0, span, views, curvature))
+        assert found == pytest.approx(center, abs=0.05)
+
+
+def test_the_axis_of_a_cone_is_found_in_the_plane_of_its_orbit() -> None:
+    beam = fan(66.6, 2 * np.pi, 90)
+    data = fan_sinogram(beam)
+    stack = np.stack([np.zeros_like(data), data, np.ones_like(data)], 1)
+    detector = Detector((3, 140), (2.0, 1.5), (0.0, 0.0))
+    assert find_center(stack, ConeBeam(beam.angles, detector, 200.0, 300.0)) == pytest.approx(
+        66.6, abs=0.05
+    )
+    low = ConeBeam(beam.angles, Detector((3, 140), (2.0, 1.5), (2.0, 0.0)), 200.0, 300.0)
+    assert find_center(stack[:, [1, 0, 2]], low) == pytest.approx(66.6, abs=0.05)
+    away = ConeBeam(beam.angles, Detector((3, 140), (2.0, 1.5), (8.0, 0.0)), 200.0, 300.0)
+    with pytest.raises(GeometryError, match="row -3 of 3"):
+        find_center(stack, away)
+    helix = ConeBeam(beam.angles, detector, 200.0, 300.0, advance=1.0)
+    with pytest.raises(GeometryError, match="helix"):
+        find_center(stack, helix)
+
+
+def test_fans_that_show_no_axis_are_refused() -> None:
+    beam = fan(70.0, 3.0, 60)
+    with pytest.raises(GeometryError, match="span 169 degrees"):
+        find_center(fan_sinogram(beam), beam)
+    whole = fan(70.0, 2 * np.pi, 60)
+    with pytest.raises(GeometryError, match="parallel scans"):
+        find_center(fan_sinogram(whole), whole, method="sharpness")
+    with pytest.raises(ShapeError, match="80 columns"):
+        find_center(np.ones((60, 80)), whole)
+
+
+def test_a_sweep_of_a_fan_is_fbp_with_each_axis() -> None:
+    beam = fan(66.6, 2 * np.pi, 30)
+    data = fan_sinogram(beam)
+    ((_, image),) = sweep_centers(data, fan(70.0, 2 * np.pi, 30), [66.6])
+    A: Any = SimpleNamespace(geometry=beam, grid=Grid((140, 140)), precision="float32")
+    np.testing.assert_allclose(image, fbp(A, data.astype("float32")), atol=1e-6)
