@@ -58,6 +58,7 @@ from linops.transforms.pytree import register_jax
 
 if TYPE_CHECKING:
     from linops.algebra.frames import Repeat
+    from linops.algebra.states import trajectory_of
     from linops.elementary.coils import Coils
     from linops.elementary.cumulative_sum import CumulativeSum
     from linops.elementary.patches import Patches
@@ -188,6 +189,7 @@ __all__ = [
     "namespace",
     "register_jax",
     "separable",
+    "trajectory_of",
     "transmission",
     "vstack",
 ]
@@ -224,6 +226,7 @@ _FUNCTIONALS = (
     "separable",
 )
 _ROOMS = {
+    "linops.algebra.states": ("trajectory_of",),
     "linops.elementary.resampling": ("Resample", "Shift"),
     "linops.elementary.warps": ("AffineTransform", "DeformationField", "Rotate"),
     "linops.elementary.patches": ("Patches",),

@@ -25,7 +25,7 @@ from linops.rule import Axis, Member, Relation, Rule
 from linops.space import AnySpace, ProductSpace, Space
 from linops.structure import structure
 
-__all__ = ["Frames", "Repeat"]
+__all__ = ["Frames", "Repeat", "lifted"]
 
 
 class _Lifted(LinearOperator):
@@ -36,8 +36,8 @@ class _Lifted(LinearOperator):
     terms: tuple[LinearOperator, ...]
 
     def __init__(self, terms: Sequence[LinearOperator], count: int, axis: str) -> None:
-        domain = _lifted(terms[0].domain, count, axis)
-        super().__init__(domain, _lifted(terms[0].codomain, count, axis))
+        domain = lifted(terms[0].domain, count, axis)
+        super().__init__(domain, lifted(terms[0].codomain, count, axis))
         self.terms, self.axis = tuple(terms), axis
 
     @property
@@ -213,10 +213,10 @@ def _cut_alike(one: LinearOperator, other: LinearOperator) -> bool:
     )
 
 
-def _lifted(space: AnySpace, count: int, axis: str) -> AnySpace:
+def lifted(space: AnySpace, count: int, axis: str) -> AnySpace:
     """The space with one more axis in front of each member."""
     if isinstance(space, ProductSpace):
-        return ProductSpace([_lifted(member, count, axis) for member in space.members])  # type: ignore[misc]
+        return ProductSpace([lifted(member, count, axis) for member in space.members])  # type: ignore[misc]
     assert isinstance(space, Space)
     names = space.axes and (fresh_name(axis, set(space.axes)), *space.axes)
     spacing = space.spacing and (1.0, *space.spacing)
