@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from linops import arrays
-from linops.algebra.arithmetic import as_operator
+from linops.algebra.arithmetic import as_operator, flat_product
 from linops.algebra.complexify import complexify
 from linops.algebra.frames import lifted
 from linops.algebra.members import as_tuple
@@ -151,7 +151,8 @@ class States(LinearOperator):
             cuts = positions(self.rule.domain, axis)
             m, p = cuts[0]
             n = self.domain.members[m].shape[p]
-            return states @ PlaneMask(block.domain, cuts, -start, n - start, self.rule.domain)
+            mask = PlaneMask(block.domain, cuts, -start, n - start, self.rule.domain)
+            return flat_product([states, mask])
         return None if padded else States(self.step, self.keep[start:stop], self.axis)
 
     def _cost(self) -> Cost:
