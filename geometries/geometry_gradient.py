@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from geometries.kernels import portable, portable_scan
-from geometries.kernels.portable_gradient import Frames, pull, push, straight
+from geometries.kernels.portable_gradient import MovingFrames, pull, push, straight
 from geometries.surface_gradient import SampledMoves, parameter_spaces, with_parameters
 from geometries.trajectory import Trajectory
 from linops import arrays
@@ -219,12 +219,12 @@ class GeometryJacobian(LinearOperator):
         parts = (*given, *self.vectors, *self.offsets, self.held, self.window)
         return self._compiled and all(arrays.is_concrete(p) and arrays.on_host(p) for p in parts)
 
-    def _on_host(self) -> tuple[Frames, np.ndarray]:
+    def _on_host(self) -> tuple[MovingFrames, np.ndarray]:
         parts = (*self.vectors, *self.offsets)
         at = _frames([np.asarray(arrays.to_numpy(part), np.float64) for part in parts])
         return at, arrays.to_numpy(self.held).reshape(-1, *self._ends()[0])
 
-    def _moves(self, moves: Sequence[Array], at: Frames) -> Frames:
+    def _moves(self, moves: Sequence[Array], at: MovingFrames) -> MovingFrames:
         if self._cells:
             return _frames(moves)
         still = [
@@ -249,7 +249,7 @@ class GeometryJacobian(LinearOperator):
             self._cells, self._back, self._compiled, free=True,
         ), recorded  # fmt: skip
 
-    def _operands(self, like: Array) -> tuple[Frames, Array, portable_scan.Scan]:
+    def _operands(self, like: Array) -> tuple[MovingFrames, Array, portable_scan.ScanArrays]:
         wide = np.dtype("float64" if arrays.has_float64(like) else "float32")
 
         def there(part: Array) -> Array:
@@ -347,20 +347,28 @@ def _together(parts: Sequence[Array], like: Array) -> list[Array]:
 
 
 def _pushed(
-    setup: portable_scan.Setup, scan: portable_scan.Scan, at: Frames, move: Frames, held: Array
+    setup: portable_scan.Setup,
+    scan: portable_scan.ScanArrays,
+    at: MovingFrames,
+    move: MovingFrames,
+    held: Array,
 ) -> Array:
     return push(setup, scan, at, move, held, False)
 
 
 def _pushed_back(
-    setup: portable_scan.Setup, scan: portable_scan.Scan, at: Frames, move: Frames, held: Array
+    setup: portable_scan.Setup,
+    scan: portable_scan.ScanArrays,
+    at: MovingFrames,
+    move: MovingFrames,
+    held: Array,
 ) -> Array:
     return push(setup, scan, at, move, held, True)
 
 
-def _frames(parts: Sequence[Array]) -> Frames:
+def _frames(parts: Sequence[Array]) -> MovingFrames:
     first, middle, u, *v, offsets, heights = parts
-    return Frames(first, middle, u, v[0] if v else None, offsets, heights)
+    return MovingFrames(first, middle, u, v[0] if v else None, offsets, heights)
 
 
 def _wide(like: Array) -> str:

@@ -18,7 +18,7 @@ from geometries.beams import Beam
 from geometries.carried import Carried, Outline, carried
 from geometries.grid import Grid
 from geometries.retained import refuse_written
-from geometries.selection import Choice, chosen, followed, frames_of, untracked
+from geometries.selection import Selection, chosen, followed, frames_of, untracked
 from geometries.trajectory import Trajectory, chosen_views
 from linops import arrays
 from linops.arrays import Array
@@ -127,7 +127,7 @@ class Projector(LinearOperator):
         self,
         geometry: Any,
         grid: Grid,
-        choice: Choice,
+        choice: Selection,
         precision: Precision,
         frames: Array,
         cells: tuple[Array | None, Array | None],

@@ -21,14 +21,14 @@ from linops.arrays import Array
 from linops.errors import GeometryError
 from linops.precision import Precision
 
-__all__ = ["Choice", "chosen", "followed", "frames_of", "untracked"]
+__all__ = ["Selection", "chosen", "followed", "frames_of", "untracked"]
 
 _MODELS = ("siddon", "joseph", "footprint")
 _PROFILES = ("trapezoid", "box")
 _BACKENDS = ("auto", "numba", "portable")
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """What a projector was asked for, and what was selected."""
 
     model: str
@@ -47,7 +47,7 @@ def chosen(
     backend: str,
     precision: Precision,
     memory: int | None,
-) -> Choice:
+) -> Selection:
     """The choice for a scan that is admitted already.
 
     Raises
@@ -78,7 +78,7 @@ def chosen(
         selected = "portable"
     kernel = "oblique" if derived else _kernel_of(model, trajectory.host, grid)
     bound = None if memory is None else max(1, int(memory))
-    return Choice(model, shape, backend, selected, kernel, bound)
+    return Selection(model, shape, backend, selected, kernel, bound)
 
 
 def followed(trajectory: Trajectory) -> bool:
@@ -87,7 +87,7 @@ def followed(trajectory: Trajectory) -> bool:
     return any(arrays.is_traced(part) or _recorded(part) for part in parts)
 
 
-def untracked(choice: Choice, trajectory: Trajectory, grid: Grid) -> Choice:
+def untracked(choice: Selection, trajectory: Trajectory, grid: Grid) -> Selection:
     """The choice for compiled code on the values of a scan that a derivative follows.
 
     Its kernel is the general or a faster one, with the rule of the general one.

@@ -51,7 +51,7 @@ def flatten(operator: Operator) -> tuple[dict[str, Any], tuple[tuple[str, Hashab
         if _is_data(value) if known is None else name in known:
             data[name] = value
         else:
-            static.append((name, _Held(value) if _is_sparse(value) else value))
+            static.append((name, _ByIdentity(value) if _is_sparse(value) else value))
     return data, tuple(static)
 
 
@@ -90,7 +90,7 @@ def rebuilt(
     name: str,
 ) -> Any:
     """An operator from its attributes, past `__init__`: `data` may hold anything."""
-    state = {key: value.array if isinstance(value, _Held) else value for key, value in static}
+    state = {key: value.array if isinstance(value, _ByIdentity) else value for key, value in static}
     # What is put in the place of an array stays a child, whatever it is.
     return cls._of({**state, **data, "name": name, "_children": frozenset(data)})
 
@@ -185,7 +185,7 @@ def skeleton(
             if left_out(value):
                 taken.append(value)
                 return _Slot(tuple(value.shape), str(value.dtype))
-            return _Held(value)
+            return _ByIdentity(value)
         return _Number(type(value), value)
 
     def whole(node: Operator) -> Skeleton:
@@ -223,7 +223,7 @@ class _Number:
     value: Any
 
 
-class _Held:
+class _ByIdentity:
     """An array, or a SciPy sparse matrix, that compares by identity."""
 
     __slots__ = ("array",)
@@ -232,7 +232,7 @@ class _Held:
         self.array = array
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.array is self.array
+        return isinstance(other, _ByIdentity) and other.array is self.array
 
     def __hash__(self) -> int:
         return id(self.array)
@@ -251,7 +251,7 @@ def _filled(part: Any, taken: Iterator[Array], make: Branch) -> Any:
         return tuple(_filled(one, taken, make) for one in part.parts)
     if isinstance(part, Skeleton):
         return make(part, taken)
-    return part.array if isinstance(part, _Held) else part.value
+    return part.array if isinstance(part, _ByIdentity) else part.value
 
 
 def _is_data(value: Any) -> bool:

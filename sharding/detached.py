@@ -16,7 +16,7 @@ from linops.arrays import Array
 from linops.errors import PlacementError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from sharding.executors.shard_map import Engine
+from sharding.executors.shard_map import ShardMapEngine
 from sharding.graph import Graph
 from sharding.program import Program
 
@@ -27,7 +27,7 @@ __all__ = ["put_together", "taken_apart"]
 
 
 def taken_apart(
-    plan: Plan, engine: Engine, programs: tuple[Program, ...]
+    plan: Plan, engine: ShardMapEngine, programs: tuple[Program, ...]
 ) -> tuple[tuple[Array, ...], Hashable]:
     """The arrays of a plan's programs, each once, and what is equal where one program serves."""
     bodies, leaves, places = [], {}, []
@@ -38,15 +38,17 @@ def taken_apart(
         places.append(tuple(map(id, own)))
     order = {key: k for k, key in enumerate(leaves)}
     where = tuple(tuple(order[key] for key in row) for row in places)
-    return tuple(leaves.values()), _Static(plan, tuple(bodies), where)
+    return tuple(leaves.values()), _DetachedProgram(plan, tuple(bodies), where)
 
 
-def put_together(static: Any, leaves: tuple[Array, ...]) -> tuple[Plan, Engine, Program | None]:
+def put_together(
+    static: Any, leaves: tuple[Array, ...]
+) -> tuple[Plan, ShardMapEngine, Program | None]:
     """Plan, engine and adjoint program with other arrays."""
     return static.plan, static.engine(leaves), static.plan.adjoint
 
 
-class _Static:
+class _DetachedProgram:
     def __init__(self, plan: Plan, bodies: tuple[Any, ...], where: tuple[Any, ...]) -> None:
         forward, *back = (body.program for body in bodies)
         base = plan.operator
@@ -65,12 +67,13 @@ class _Static:
         )  # fmt: skip
         self._hash = hash(self._key)
 
-    def engine(self, leaves: tuple[Array, ...]) -> Engine:
+    def engine(self, leaves: tuple[Array, ...]) -> ShardMapEngine:
         own = [tuple(leaves[k] for k in row) for row in self.where]
-        return Engine.of_parts(self.plan, list(zip(self.bodies, own, strict=True)), self.linear)
+        parts = list(zip(self.bodies, own, strict=True))
+        return ShardMapEngine.of_parts(self.plan, parts, self.linear)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and other._key == self._key
+        return isinstance(other, _DetachedProgram) and other._key == self._key
 
     def __hash__(self) -> int:
         return self._hash

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SMALL",
     "Account",
-    "Footprint",
+    "MemoryUse",
     "counted",
     "explained",
     "footprint",
@@ -60,7 +60,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Footprint:
+class MemoryUse:
     """Bytes on one device; where all devices see one memory, bytes of the process.
 
     Attributes
@@ -106,16 +106,16 @@ def explained(plan: Plan) -> Iterator[None]:
         ) from error
 
 
-def counted(accounts: Sequence[Account]) -> Footprint:
+def counted(accounts: Sequence[Account]) -> MemoryUse:
     """The footprint of a plan whose programs, forward and adjoint, a compiler has counted."""
     operators = max(account.operators for account in accounts)
     elements = max(account.inputs + account.results for account in accounts)
     worst = max(accounts, key=lambda account: account.run)
     where = "the compiled " + ("forward", "adjoint")[accounts.index(worst)]
-    return Footprint(elements + operators, worst.run, where, operators)
+    return MemoryUse(elements + operators, worst.run, where, operators)
 
 
-def footprint(plan: Plan) -> Footprint:
+def footprint(plan: Plan) -> MemoryUse:
     """The footprint of a plan, of the larger of its two programs, by what its leaves state."""
     batch = math.prod(plan.batch)
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
@@ -131,7 +131,7 @@ def footprint(plan: Plan) -> Footprint:
         for step, held in zip(program.steps, peaks_of(plan, program), strict=True):
             if held > worst:
                 worst, where = held, step.kind
-    return Footprint(elements + operators, max(worst, elements), where, operators)
+    return MemoryUse(elements + operators, max(worst, elements), where, operators)
 
 
 def shortage(needed: float, free: float | None, where: Any) -> MemoryError | None:

@@ -20,7 +20,7 @@ from linops import arrays
 from linops.arguments import described
 from linops.arrays import Array
 from linops.errors import PlacementError
-from sharding.homes import Home, forbid, home_of, refuse, taken
+from sharding.homes import DeviceHome, forbid, home_of, refuse, taken
 from sharding.mesh import Mesh
 
 __all__ = ["Placement"]
@@ -287,7 +287,7 @@ class Placement:
         return self.home.sharding(self, self.ndim or self._least)
 
     @cached_property
-    def home(self) -> Home:
+    def home(self) -> DeviceHome:
         """How this kind of devices takes and gives arrays."""
         return home_of(self.devices[0])
 

@@ -17,7 +17,7 @@ from linops.space import ProductSpace
 from sharding.assignment import Assignment
 from sharding.cost import Machine, movement_seconds
 from sharding.graph import Graph, flatten
-from sharding.memory import Account, Footprint, counted, footprint
+from sharding.memory import Account, MemoryUse, counted, footprint
 from sharding.mesh import Mesh
 from sharding.placement import Placement
 from sharding.program import Program
@@ -139,7 +139,7 @@ class Plan:
         )
 
     @cached_property
-    def footprint(self) -> Footprint:
+    def footprint(self) -> MemoryUse:
         """Bytes on each device: resident, and at the peak of its programs.
 
         Of a compiled plan it is the compiler's own count, made without allocating; of others, and
@@ -148,7 +148,7 @@ class Plan:
         return counted(self.accounts) if self.accounts else self.stated
 
     @cached_property
-    def stated(self) -> Footprint:
+    def stated(self) -> MemoryUse:
         """The footprint by what the leaves state, whatever the executor."""
         return footprint(self)
 

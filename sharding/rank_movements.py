@@ -10,14 +10,14 @@ import functools
 
 from linops.arrays import Array
 from linops.transforms.torch_function import apply_pair, recording
-from sharding.ranks import Line
+from sharding.ranks import RankLine
 from sharding.states import Partial, Replicated, Sharded, State, Windowed, dual, real_range
 
 __all__ = ["move", "recorded_move"]
 
 
 def recorded_move(
-    line: Line, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
+    line: RankLine, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
 ) -> Array:
     """`move` in the graph that torch records."""
     there = functools.partial(move, line, shape, ndim, source, target)
@@ -29,7 +29,7 @@ def recorded_move(
 
 
 def move(
-    line: Line, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
+    line: RankLine, shape: tuple[int, ...], ndim: int, source: State, target: State, x: Array
 ) -> Array:
     """One movement of a rank's tensor along a line of the mesh.
 
@@ -57,18 +57,18 @@ def move(
     return line.all_to_all(x, (axis, size), (target.axis - ndim, shape[target.axis]))
 
 
-def _take(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
+def _take(line: RankLine, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
     """A rank's range of what it holds whole."""
     return line.taken(x, *_range(line, shape, ndim, state))
 
 
-def _spread(line: Line, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
+def _spread(line: RankLine, shape: tuple[int, ...], ndim: int, state: State, x: Array) -> Array:
     """A rank's range among zeros."""
     return line.spread(x, *_range(line, shape, ndim, state))
 
 
 def _range(
-    line: Line, shape: tuple[int, ...], ndim: int, state: State
+    line: RankLine, shape: tuple[int, ...], ndim: int, state: State
 ) -> tuple[int, int, tuple[int, int]]:
     assert isinstance(state, (Sharded, Windowed))
     size = shape[state.axis]

@@ -23,7 +23,7 @@ from sharding.states import Windowed, real_range, share_of
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Line", "Ranks", "planned_together", "ranks_of"]
+__all__ = ["RankLine", "Ranks", "planned_together", "ranks_of"]
 
 _PIECES = 16  # in which a sum over ranks is taken
 _LEAST = 1 << 20  # bytes of a piece: an exchange costs the processor half a millisecond in gloo
@@ -110,7 +110,7 @@ class Ranks:
             mesh.devices[0].kind, torch.tensor(numbers).reshape(mesh.shape)
         )
         self.lines = tuple(
-            Line(
+            RankLine(
                 self.device_mesh.get_group(m),
                 [numbers[d] for d in next(g for g in groups(mesh.shape, m) if self.position in g)],
                 self.at[m],
@@ -125,7 +125,7 @@ class Ranks:
         return x
 
 
-class Line:
+class RankLine:
     """The ranks along one mesh axis, this one among them.
 
     Axes of tensors are negative: leading batch axes do not count.

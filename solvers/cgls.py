@@ -21,7 +21,7 @@ from solvers.elements import (
     subtract,
     sums,
 )
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
 
@@ -79,7 +79,7 @@ def cgls(
     """
     damp = non_negative("damp", damp)
     normal_rtol = non_negative("normal_rtol", normal_rtol)
-    run = Run(
+    run = Solve(
         "cgls",
         A,
         y,

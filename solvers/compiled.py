@@ -16,7 +16,7 @@ import numpy as np
 
 from linops import arrays
 from solvers.elements import chosen, first, held_well, narrow, products, sums
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.result import SolverResult
 
 __all__ = ["LONGEST", "iterate", "steps"]
@@ -28,7 +28,7 @@ Iteration = Callable[..., tuple[tuple[Any, ...], Sequence[Any]]]
 
 
 def iterate(
-    run: Run,
+    run: Solve,
     iteration: Iteration,
     terms: Any,
     state: tuple[Any, ...],

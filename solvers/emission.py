@@ -12,7 +12,7 @@ from linops.arrays import Array
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.elements import admit, chosen, products, require_finite, subtract
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.ordered_subsets import cut_subsets
 from solvers.result import SolverResult
@@ -107,7 +107,7 @@ def osem(
     known = _background(A, background, counts)
     parts = cut_subsets(A, subsets, axis)
     name = "mlem" if len(parts) == 1 else "osem"
-    run = Run(
+    run = Solve(
         name, A, counts, iterations=iterations, x0=x0,
         settings={
             "background": known, "subsets": [part.planes for part in parts],

@@ -12,7 +12,7 @@ from linops.functionals import Functional
 from solvers.compiled import iterate
 from solvers.controls import non_negative, positive
 from solvers.elements import add_scaled, chosen, each, products, subtract
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature, proximal
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -150,7 +150,7 @@ def _advance(
 
 
 def _backtrack(
-    run: Run,
+    run: Solve,
     f: Any,
     prior: Any,
     x: Any,
@@ -200,7 +200,7 @@ def _mapping(f: Any, prior: Any, x: Any, length: float) -> np.ndarray:
     return np.asarray(np.sqrt(products((f.domain, back, back))[0]) / length)
 
 
-def _member(run: Run, x: Any) -> Any:
+def _member(run: Solve, x: Any) -> Any:
     """The first member of a batch."""
     if not run.batch:
         return x

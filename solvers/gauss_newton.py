@@ -11,7 +11,7 @@ from linops.operator import Operator
 from solvers.cgls import cgls
 from solvers.controls import non_negative, positive_count
 from solvers.elements import add_scaled, products, subtract
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, SolverResult
 
@@ -74,7 +74,7 @@ def gauss_newton(
     inner = positive_count("inner_iterations", inner_iterations)
     inner_rtol = non_negative("inner_rtol", inner_rtol)
     problem: Any = N
-    run = Run(
+    run = Solve(
         "gauss-newton", problem, y, iterations=iterations, x0=x0,
         settings={"damping": mu, "inner": [inner, inner_rtol]}, **controls,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from solvers.elements import (
     scaled,
     subtract,
 )
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -119,7 +119,7 @@ def landweber(
         parts = W if isinstance(W, tuple) else (W,)
         for part, member in zip(parts, A.codomain.members, strict=True):
             LeastSquares(member, weights=part)  # refuses weights that cannot be
-    run = Run(
+    run = Solve(
         "landweber", A, y, iterations=iterations, x0=x0,
         settings={"step": length, "weights": W, "options": [bool(barzilai_borwein), low, high]},
         **controls,
@@ -160,7 +160,7 @@ def landweber(
 
 
 def _descend(
-    run: Run,
+    run: Solve,
     gradient: Any,
     space: Any,
     length: float | None,

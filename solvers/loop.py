@@ -1,6 +1,6 @@
 """What every iteration shares: admission, history, stopping, callbacks, progress, checkpoints.
 
-A solver builds a `Run`, calls `begin` with the first residual norms, loops while `run.going`,
+A solver builds a `Solve`, calls `begin` with the first residual norms, loops while `run.going`,
 calls `completed` after each iteration, and ends with `result`. What an iteration does, and what
 state it needs, is the solver's own business.
 """
@@ -40,10 +40,10 @@ from solvers.result import (
 )
 from solvers.together import agreed, described, same_answer
 
-__all__ = ["Run", "refuse_traced"]
+__all__ = ["Solve", "refuse_traced"]
 
 
-class Run:
+class Solve:
     """One solve: its admitted inputs, its history and the state of each member of the batch.
 
     Parameters

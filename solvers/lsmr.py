@@ -10,7 +10,7 @@ from linops import arrays
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative
 from solvers.elements import add_scaled, chosen, each, products, subtract, zeros
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import LEAST_SQUARES_REACHED, SolverResult
 
@@ -62,7 +62,7 @@ def lsmr(
     """
     damp = non_negative("damp", damp)
     limit = non_negative("normal_rtol", normal_rtol)
-    run = Run(
+    run = Solve(
         "lsmr", A, y, iterations=iterations, x0=x0, settings={"damp": damp},
         tolerances={"normal_rtol": limit}, **controls,
     )  # fmt: skip

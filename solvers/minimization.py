@@ -14,13 +14,13 @@ from linops import arrays
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
 from linops.structure import leaves
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls
 
 __all__ = ["begin_minimization", "find_curvature", "proximal"]
 
 
-class _Problem(NamedTuple):
+class _FunctionalProblem(NamedTuple):
     """What a run sees in the place of an operator."""
 
     domain: AnySpace
@@ -38,7 +38,7 @@ def begin_minimization(
     iterations: int,
     settings: Mapping[str, Any],
     controls: Controls,
-) -> Run:
+) -> Solve:
     """A run in `space`, from `x0` or from zero.
 
     Parameters
@@ -63,8 +63,8 @@ def begin_minimization(
         start = space.zeros() if like is None else space.zeros(like)
     elif isinstance(space, ProductSpace):
         start = tuple(x0)
-    problem: Any = _Problem(space, space, operators[0].name, operators[0].precision)
-    run = Run(
+    problem: Any = _FunctionalProblem(space, space, operators[0].name, operators[0].precision)
+    run = Solve(
         name, problem, start, iterations=iterations, settings={**parts, **settings}, **controls
     )
     run.x = run.y

@@ -110,7 +110,7 @@ def solver(*held: str) -> Callable[[_F], _F]:
 @contextlib.contextmanager
 def _alike(given: tuple[Any, ...]) -> Any:
     """Tell the other ranks of a placed problem of an error that comes before they have met: they
-    wait for this rank in their `Run`."""
+    wait for this rank in their `Solve`."""
     cell = _MET.get()
     if cell is None or cell:  # a solver that calls another one shares its meeting
         cell = []
@@ -129,7 +129,7 @@ def _alike(given: tuple[Any, ...]) -> Any:
 
 
 def _tell(y: Any, space: AnySpace, error: Exception) -> None:
-    """Do what the others do in their `Run` until they meet, and tell them there."""
+    """Do what the others do in their `Solve` until they meet, and tell them there."""
     try:
         y = admit(y, space, "y")
         require_finite(y, "y")

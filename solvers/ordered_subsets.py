@@ -14,15 +14,15 @@ from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, positive, positive_count
 from solvers.elements import chosen, clipped, products, subtract
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.weights import GRAZING, reciprocal
 
-__all__ = ["Subset", "art", "cut_subsets", "os_sart"]
+__all__ = ["DataSubset", "art", "cut_subsets", "os_sart"]
 
 
-class Subset(NamedTuple):
+class DataSubset(NamedTuple):
     """Some planes of the measurements and the operator that gives them."""
 
     A: LinearOperator
@@ -37,7 +37,7 @@ class Subset(NamedTuple):
 
 def cut_subsets(
     A: LinearOperator, subsets: int | Sequence[Sequence[int]], axis: str | int = 0
-) -> list[Subset]:
+) -> list[DataSubset]:
     """The operator in subsets of the planes of one axis of its codomain.
 
     Parameters
@@ -66,8 +66,8 @@ def cut_subsets(
     else:
         planes = [np.asarray(one, int) for one in subsets]
     if len(planes) == 1 and np.array_equal(planes[0], np.arange(extent)):
-        return [Subset(A, planes[0], number - len(names))]
-    return [Subset(A.rows(p, names[number]), p, number - len(names)) for p in planes]
+        return [DataSubset(A, planes[0], number - len(names))]
+    return [DataSubset(A.rows(p, names[number]), p, number - len(names)) for p in planes]
 
 
 @solver("A")
@@ -183,14 +183,14 @@ def _passes(
     y: Any,
     iterations: int,
     x0: Any,
-    parts: list[Subset],
+    parts: list[DataSubset],
     weigh: Callable[[LinearOperator, Array], tuple[Array, Any]],
     options: tuple[float, float, float | None, float | None],
     controls: Controls,
 ) -> SolverResult:
     """Passes over subsets, each with weights R of its rows and C of the columns."""
     relaxation, decay, low, high = options
-    run = Run(
+    run = Solve(
         name, A, y, iterations=iterations, x0=x0,
         settings={
             "subsets": [part.planes for part in parts], "axis": parts[0].axis,

@@ -18,12 +18,18 @@ from solvers.controls import positive, positive_count
 from solvers.elements import add_scaled, products, subtract
 from solvers.result import SolverResult
 
-__all__ = ["Choice", "discrepancy_principle", "generalized_cross_validation", "l_curve", "sure"]
+__all__ = [
+    "ParameterChoice",
+    "discrepancy_principle",
+    "generalized_cross_validation",
+    "l_curve",
+    "sure",
+]
 
-Solve = Callable[[Any, float], SolverResult]
+Solver = Callable[[Any, float], SolverResult]
 
 
-class Choice(NamedTuple):
+class ParameterChoice(NamedTuple):
     """A parameter, what its solve gave, and the scores of all that were tried, in order."""
 
     parameter: float
@@ -33,9 +39,9 @@ class Choice(NamedTuple):
 
 
 def discrepancy_principle(
-    solve: Solve, y: Any, noise: float, low: float, high: float, *, rtol: float = 1e-2,
+    solve: Solver, y: Any, noise: float, low: float, high: float, *, rtol: float = 1e-2,
     iterations: int = 40,
-) -> Choice:  # fmt: skip
+) -> ParameterChoice:  # fmt: skip
     """The parameter whose residual is the norm of the noise (Morozov 1966), by bisection.
 
     Parameters
@@ -81,8 +87,8 @@ def discrepancy_principle(
 
 
 def l_curve(
-    solve: Solve, y: Any, parameters: Sequence[float], size: Callable[[Any], float]
-) -> Choice:
+    solve: Solver, y: Any, parameters: Sequence[float], size: Callable[[Any], float]
+) -> ParameterChoice:
     """The corner of `(log |y - A x|, log size(x))`, where it bends most (Hansen 1992).
 
     Parameters
@@ -110,9 +116,9 @@ def l_curve(
 
 
 def generalized_cross_validation(
-    A: LinearOperator, solve: Solve, y: Any, parameters: Sequence[float], *, probes: int = 4,
+    A: LinearOperator, solve: Solver, y: Any, parameters: Sequence[float], *, probes: int = 4,
     seed: int = 0,
-) -> Choice:  # fmt: skip
+) -> ParameterChoice:  # fmt: skip
     """The parameter of the least `n |y - A x|^2 / (n - trace)^2` (Golub, Heath, Wahba 1979).
 
     The trace of the linear map from y to A x is estimated with random signs (Girard 1989), one
@@ -140,9 +146,9 @@ def generalized_cross_validation(
 
 
 def sure(
-    A: LinearOperator, solve: Solve, y: Any, sigma: float, parameters: Sequence[float], *,
+    A: LinearOperator, solve: Solver, y: Any, sigma: float, parameters: Sequence[float], *,
     step: float | None = None, seed: int = 0,
-) -> Choice:  # fmt: skip
+) -> ParameterChoice:  # fmt: skip
     """The parameter of the least unbiased estimate of `|A x - A truth|^2` (Stein 1981).
 
     `|y - A x|^2 - n sigma^2 + 2 sigma^2 div`, the divergence of A x in y from one random
@@ -175,11 +181,11 @@ def sure(
     return _least(scores, results)
 
 
-def _least(scores: dict[float, float], results: dict[float, SolverResult]) -> Choice:
+def _least(scores: dict[float, float], results: dict[float, SolverResult]) -> ParameterChoice:
     if not scores:
         raise ValueError("parameters is empty; pass those to try")
     best = min(scores, key=lambda p: scores[p])
-    return Choice(best, results[best], list(scores), list(scores.values()))
+    return ParameterChoice(best, results[best], list(scores), list(scores.values()))
 
 
 def _real_space(A: LinearOperator) -> Space:

@@ -22,7 +22,7 @@ from solvers.elements import (
     subtract,
     zeros,
 )
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.weights import GRAZING, reciprocal
@@ -86,7 +86,7 @@ def sirt(
             f"{A.name} has no tag 'nonnegative'. Declare it (tags=('nonnegative',)), or pass "
             "row_sums and column_sums"
         )
-    run = Run(
+    run = Solve(
         "sirt",
         A,
         y,

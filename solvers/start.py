@@ -28,7 +28,7 @@ __all__ = ["analytic_start", "chosen_start", "typical_size"]
 
 
 def chosen_start(x0: Any) -> Any:
-    """`x0` as `Run` takes it, and whether the analytic start is asked for (by None).
+    """`x0` as `Solve` takes it, and whether the analytic start is asked for (by None).
 
     Raises
     ------

@@ -20,12 +20,12 @@ from linops.linear_operator import LinearOperator
 from linops.space import Space, inners
 from linops.transforms.choice import Choice
 from solvers.elements import clipped, held_well, narrow, products
-from solvers.loop import Run
+from solvers.loop import Solve
 
-__all__ = ["Descent", "Subset"]
+__all__ = ["Descent", "VoxelSubset"]
 
 
-class Subset(NamedTuple):
+class VoxelSubset(NamedTuple):
     """What belongs to some positions of the plane, all their slices.
 
     `picks` takes their rows of a volume, `puts` maps a volume and rows to the volume with these;
@@ -39,7 +39,7 @@ class Subset(NamedTuple):
     form: Any
 
 
-class _Problem(NamedTuple):
+class _UpdateTerms(NamedTuple):
     """What all updates share: roots of the weights, with which a quadratic form has one operand
     of the error's size, curvature of the data term, 1 / sigma_y^2, and controls."""
 
@@ -77,7 +77,7 @@ class Descent:
 
     def __init__(
         self,
-        run: Run,
+        run: Solve,
         prior: Functional | None,
         w: Any,
         sigma: float,
@@ -134,7 +134,7 @@ class Descent:
             column = self._means.reshape(-1, 1, 1) if x.ndim > 2 else self._means
             every = np.broadcast_to(column, self._domain.shape).astype(self._domain.dtype)
             means = self._domain.home.put(arrays.convert(every, self.run.y))
-        self._problem = _Problem(root, curvature, self.c, *self._bounds, self._max_step, means)
+        self._problem = _UpdateTerms(root, curvature, self.c, *self._bounds, self._max_step, means)
         # Where arrays lie on devices in shares, operators index them.
         self._apart = self._domain.home.holds(x)
 
@@ -187,7 +187,7 @@ class Descent:
         if self.run.watched and not arrays.is_jax(self.x):
             self.x = arrays.copy(self.x)
 
-    def _subset(self, index: np.ndarray) -> Subset:
+    def _subset(self, index: np.ndarray) -> VoxelSubset:
         columns = self.run.A.columns(index)
         places = Replacement(self._plain, index)
         picks: Any = Restriction(self._plain, index)
@@ -196,12 +196,12 @@ class Descent:
             picks = self._domain.lower(picks)
             puts = self._domain.lower(places)
         if self.prior is None:
-            return Subset(columns, picks, puts, None, None)
+            return VoxelSubset(columns, picks, puts, None, None)
         seen = self.prior.restrict(index)
-        return Subset(columns, picks, puts, seen.of_terms, seen.of_form)
+        return VoxelSubset(columns, picks, puts, seen.of_terms, seen.of_form)
 
 
-def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> tuple[Any, ...]:
+def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _UpdateTerms) -> tuple[Any, ...]:
     """Volume and error after a pass, the sum of |changes|, and that of the steps."""
     (square,) = inners((subsets[visits[0]].columns.codomain, e, e))
     zero = arrays.namespace(square).zeros_like(square)
@@ -219,7 +219,7 @@ def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _Problem) -> t
     return state
 
 
-def _moved(subset: Subset, x: Any, e: Any, problem: _Problem) -> tuple[Any, Any, Any, Any]:
+def _moved(subset: VoxelSubset, x: Any, e: Any, problem: _UpdateTerms) -> tuple[Any, Any, Any, Any]:
     """Move one subset: volume, error, sum of |changes|, and step."""
     root, curvature, c, low, high, max_step, means = problem
     A_S = subset.columns

@@ -29,7 +29,7 @@ from solvers.elements import (
     require_finite,
     subtract,
 )
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
@@ -135,7 +135,7 @@ def tv(
     settings["start"] = "analytic" if analytic else "given"
     if method == "adam":
         settings["learning_rate"] = learning_rate
-    run = Run(
+    run = Solve(
         f"tv-{method}",
         A,
         y,
@@ -172,7 +172,7 @@ def tv(
     return _adam(run, prior, weight, W, (rate, floor), begun)
 
 
-def _begun(run: Run, analytic: bool, W: Any) -> tuple[Any, Any]:
+def _begun(run: Solve, analytic: bool, W: Any) -> tuple[Any, Any]:
     """Where the solve began, resumed or not, and its image."""
     A, y = run.A, run.y
     if run.started:
@@ -182,7 +182,7 @@ def _begun(run: Run, analytic: bool, W: Any) -> tuple[Any, Any]:
 
 
 def _adam(
-    run: Run,
+    run: Solve,
     prior: TotalVariation,
     weight: float,
     W: Any,

@@ -19,7 +19,7 @@ from linops import arrays
 from linops.functionals import TotalVariation
 from solvers.compiled import iterate
 from solvers.elements import chosen, products, subtract
-from solvers.loop import Run
+from solvers.loop import Solve
 from solvers.result import SolverResult
 
 __all__ = ["primal_dual"]
@@ -31,7 +31,7 @@ _DATA_SHARE = 0.6
 
 
 def primal_dual(
-    run: Run, prior: TotalVariation, weight: float, W: Any, begun: tuple[Any, Any]
+    run: Solve, prior: TotalVariation, weight: float, W: Any, begun: tuple[Any, Any]
 ) -> SolverResult:
     """Run the iteration on an admitted `run`; what `tv(method="pdhg")` does.
 

@@ -20,7 +20,7 @@ from linops.space import Space
 from solvers.beam import damp_means, rotates, warn_of_truncation
 from solvers.controls import bounds_pair, non_negative, positive, whole
 from solvers.elements import admit, clipped, require_finite
-from solvers.loop import Run, refuse_traced
+from solvers.loop import Solve, refuse_traced
 from solvers.options import Controls, solver
 from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
@@ -142,7 +142,7 @@ def vcd(
     schedule = Partitions.of(partitions)
     explicit = padded_subsets(schedule, positions) if isinstance(schedule, list) else None
     w = _weights(weights, y, codomain)
-    run = Run(
+    run = Solve(
         "vcd",
         A,
         y,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from geometries.kernels import portable_footprint
 from geometries.kernels.portable_calls import run
 from geometries.kernels.portable_models import MODELS, Pieces
-from geometries.kernels.portable_rays import Box, Rays, arange, meets, rays_of
-from geometries.kernels.portable_scan import Scan, Setup, scan_of, setup_of
+from geometries.kernels.portable_rays import CellBox, Rays, arange, meets, rays_of
+from geometries.kernels.portable_scan import ScanArrays, Setup, scan_of, setup_of
 from linops import arrays
 from linops.arrays import Array
 from linops.transforms.torch_function import recording
@@ -63,7 +63,7 @@ def project(projector: Projector, x: Array, adjoint: bool = False) -> Array:
     return project_with(setup_of(projector, x), scan_of(projector, x), x, adjoint)
 
 
-def project_with(setup: Setup, scan: Scan, x: Array, adjoint: bool) -> Array:
+def project_with(setup: Setup, scan: ScanArrays, x: Array, adjoint: bool) -> Array:
     """The projection of `x`, batch axes in front, or its adjoint, along the rays of a scan."""
     xp = arrays.namespace(x)
     source, target = (setup.cells, setup.voxels) if adjoint else (setup.voxels, setup.cells)
@@ -87,7 +87,7 @@ def gram_diagonal(projector: Projector, weights: Array | None) -> Array:
     return found[0, ...]
 
 
-def forward(setup: Setup, scan: Scan, x: Array) -> Array:
+def forward(setup: Setup, scan: ScanArrays, x: Array) -> Array:
     """Line integrals of `x` `(n, *voxels)`, shape `(n, *cells)`."""
     xp = arrays.namespace(x)
     flat = xp.reshape(x, (x.shape[0], math.prod(setup.voxels)))
@@ -114,12 +114,12 @@ def forward(setup: Setup, scan: Scan, x: Array) -> Array:
     return xp.reshape(sums[:, :total], (x.shape[0], *setup.cells))
 
 
-def _adjoint(setup: Setup, scan: Scan, y: Array) -> Array:
+def _adjoint(setup: Setup, scan: ScanArrays, y: Array) -> Array:
     """The transpose of `forward`."""
     return scattered(setup, scan, y, lambda number, pieces: pieces.weights)
 
 
-def squares(setup: Setup, scan: Scan, y: Array) -> Array:
+def squares(setup: Setup, scan: ScanArrays, y: Array) -> Array:
     """`sum_i y_i a_ij^2`: the adjoint with squared weights."""
     return scattered(setup, scan, y, lambda number, pieces: pieces.weights * pieces.weights)
 
@@ -141,7 +141,7 @@ def numbered(setup: Setup, number: Any, like: Array) -> tuple[Array, Array, Arra
     return row // setup.rows, row % setup.rows, ray % cols, inside
 
 
-def rays_at(setup: Setup, scan: Scan, number: Any) -> tuple[Rays, Array]:
+def rays_at(setup: Setup, scan: ScanArrays, number: Any) -> tuple[Rays, Array]:
     """The rays of one batch, and which of them exist."""
     xp = arrays.namespace(scan.heights)
     view, row, col, inside = numbered(setup, number, scan.box.first)
@@ -153,7 +153,7 @@ def rays_at(setup: Setup, scan: Scan, number: Any) -> tuple[Rays, Array]:
 
 def over_tiles(
     setup: Setup,
-    box: Box,
+    box: CellBox,
     rays: Rays,
     inside: Array,
     add: Callable[[Pieces, Array, Any], Any],
@@ -166,7 +166,7 @@ def over_tiles(
     count = math.prod(setup.tiles)
     shape = setup.voxels[::-1]
 
-    def visited(part: Box, state: Any) -> Any:
+    def visited(part: CellBox, state: Any) -> Any:
         pieces = MODELS[setup.model](rays, part, shape, setup.edge)
         return add(pieces, inside[:, None] & (pieces.weights > 0), state)
 
@@ -206,7 +206,7 @@ def _kept(values: Array, index: Array, used: Array, like: Array) -> tuple[Array,
 
 def scattered(
     setup: Setup,
-    scan: Scan,
+    scan: ScanArrays,
     y: Array,
     of: Callable[[Any, Pieces], Array],
 ) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from geometries.kernels.portable_calls import run
 from geometries.kernels.portable_rays import arange
-from geometries.kernels.portable_views import Numbers, Scan, numbers_of, scan_of
+from geometries.kernels.portable_views import Numbers, ViewSizes, numbers_of, scan_of
 from linops import arrays
 from linops.arrays import Array
 
@@ -72,7 +72,7 @@ class _Weights(NamedTuple):
     row: Array | None  # (N, nz, R): local row, plus N's number times rows
 
 
-def _forward(scan: Scan, numbers: Numbers, x: Array) -> Array:
+def _forward(scan: ViewSizes, numbers: Numbers, x: Array) -> Array:
     """`x` (B, nz, ny nx) to (B, views, rows, cols)."""
     xp = arrays.namespace(x)
     views, rows, cols = scan.cells
@@ -106,7 +106,7 @@ def _forward(scan: Scan, numbers: Numbers, x: Array) -> Array:
     return xp.permute_dims(arrays.mapped(views, of_view, x), (1, 0, 2, 3))
 
 
-def _squares(scan: Scan, numbers: Numbers, y: Array) -> Array:
+def _squares(scan: ViewSizes, numbers: Numbers, y: Array) -> Array:
     return _adjoint(scan, numbers, y, _squared)
 
 
@@ -119,7 +119,7 @@ def _squared(weights: Array) -> Array:
 
 
 def _adjoint(
-    scan: Scan, numbers: Numbers, y: Array, change: Callable[[Array], Array] = _same
+    scan: ViewSizes, numbers: Numbers, y: Array, change: Callable[[Array], Array] = _same
 ) -> Array:
     """`y` (B, views, rows, cols) to (B, nz, ny nx)."""
     xp = arrays.namespace(y)
@@ -149,7 +149,7 @@ def _adjoint(
     return xp.reshape(parts, (y.shape[0], slices, -1))[:, :, : lines * across]
 
 
-def _batches(scan: Scan) -> tuple[int, int]:
+def _batches(scan: ViewSizes) -> tuple[int, int]:
     """Voxel columns a batch, and the number of batches."""
     slices, lines, across = scan.local
     reach = scan.detector[1] if scan.reach is None else scan.reach
@@ -161,7 +161,7 @@ def _batches(scan: Scan) -> tuple[int, int]:
     return -(-lines * across // batches), batches
 
 
-def _voxels(scan: Scan, number: Any, count: int, numbers: Numbers) -> tuple[Array, Array]:
+def _voxels(scan: ViewSizes, number: Any, count: int, numbers: Numbers) -> tuple[Array, Array]:
     """Local in-plane positions of a batch, and which of them exist in array and grid."""
     xp = arrays.namespace(numbers.real)
     total = scan.local[1] * scan.local[2]
@@ -174,14 +174,14 @@ def _voxels(scan: Scan, number: Any, count: int, numbers: Numbers) -> tuple[Arra
     return voxel, inside
 
 
-def _slices(scan: Scan, numbers: Numbers) -> Array:
+def _slices(scan: ViewSizes, numbers: Numbers) -> Array:
     """The local slice of each local row, -1 for none, where rows are slices."""
     row = arange(scan.cells[1], numbers.real) + numbers.first[0]
     return _matched(row, row + scan.shift, scan.detector[0], scan.grid[0], numbers.first[2],
                     scan.local[0])  # fmt: skip
 
 
-def _rows(scan: Scan, numbers: Numbers) -> Array:
+def _rows(scan: ViewSizes, numbers: Numbers) -> Array:
     """The local row of each local slice."""
     number = arange(scan.local[0], numbers.real) + numbers.first[2]
     return _matched(number, number - scan.shift, scan.grid[0], scan.detector[0], numbers.first[0],
@@ -197,7 +197,7 @@ def _matched(own: Array, other: Array, own_count: int, count: int, first: Array,
 
 
 def _weights(
-    scan: Scan, numbers: Numbers, view: Any, voxel: Array, inside: Array, like: Array,
+    scan: ViewSizes, numbers: Numbers, view: Any, voxel: Array, inside: Array, like: Array,
     change: Callable[[Array], Array],
 ) -> _Weights:  # fmt: skip
     xp = arrays.namespace(voxel)
@@ -263,7 +263,7 @@ def _kept(
 
 
 def _profile(
-    scan: Scan, t: list[Array], x: Array, y: Array
+    scan: ViewSizes, t: list[Array], x: Array, y: Array
 ) -> tuple[tuple[Array, ...], Array, Array, Array]:
     """Vertices, height, and for diverging beams the factor of rows and 1 / h, (N,) each."""
     xp = arrays.namespace(x)

@@ -27,14 +27,14 @@ from geometries.kernels.portable import (
 )
 from geometries.kernels.portable_models import Pieces
 from geometries.kernels.portable_rays import cross, normals
-from geometries.kernels.portable_scan import Scan, Setup
+from geometries.kernels.portable_scan import ScanArrays, Setup
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["Chain", "Frames", "pull", "push", "straight"]
+__all__ = ["Chain", "MovingFrames", "pull", "push", "straight"]
 
 
-class Frames(NamedTuple):
+class MovingFrames(NamedTuple):
     """What moves: frames `(views, dims)` each, and cells as in `lines_of`."""
 
     first: Array
@@ -56,13 +56,13 @@ class Chain:
     """Frames of unit axes with the detector's normals, and how they move."""
 
     parallel: bool
-    frames: Frames
+    frames: MovingFrames
     normal: Array
-    moved: Frames | None = None
+    moved: MovingFrames | None = None
     turned: Array | None = None
 
     @classmethod
-    def of(cls, setup: Setup, at: Frames, move: Frames | None = None) -> Self:
+    def of(cls, setup: Setup, at: MovingFrames, move: MovingFrames | None = None) -> Self:
         """From frames and their moves as a user gives them."""
         frames = straight(setup, at)
         if move is None:
@@ -71,7 +71,7 @@ class Chain:
         normal, turned = _normal_moves(frames, moved)
         return cls(setup.parallel, frames, normal, moved, turned)
 
-    def pulled(self, at: Frames, sums: Sequence[Array]) -> tuple[Array, ...]:
+    def pulled(self, at: MovingFrames, sums: Sequence[Array]) -> tuple[Array, ...]:
         """Gradients in a user's frames from those in unit axes and normals, `(views, dims)`."""
         first, middle, to_u, to_v, to_n = sums
         more_u, more_v = _normal_pulled(self.frames, self.normal, to_n)
@@ -83,7 +83,9 @@ class Chain:
         return tuple(found)
 
 
-def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: bool) -> Array:
+def push(
+    setup: Setup, scan: ScanArrays, at: MovingFrames, move: MovingFrames, x: Array, back: bool
+) -> Array:
     """How the projections of `x` `(n, *voxels)` change where the geometry moves.
 
     With `back`, how the back projection of projections `x` `(n, *cells)` changes.
@@ -136,8 +138,8 @@ def push(setup: Setup, scan: Scan, at: Frames, move: Frames, x: Array, back: boo
     return xp.reshape(xp.reshape(sums, (x.shape[0], -1))[:, :total], (x.shape[0], *setup.cells))
 
 
-def pull(setup: Setup, scan: Scan, at: Frames, x: Array, y: Array) -> tuple[Array, ...]:
-    """The gradient of `<A x, y>` in frames, offsets and heights, in the order of `Frames`."""
+def pull(setup: Setup, scan: ScanArrays, at: MovingFrames, x: Array, y: Array) -> tuple[Array, ...]:
+    """The gradient of `<A x, y>` in frames, offsets and heights, in the order of `MovingFrames`."""
     xp = arrays.namespace(x)
     chain = Chain.of(setup, at)
     frames, normal = chain.frames, chain.normal
@@ -227,7 +229,7 @@ def unit(vectors: Array) -> Array:
     return vectors / xp.sqrt(xp.sum(vectors * vectors, axis=-1))[:, None]
 
 
-def straight(setup: Setup, at: Frames) -> Frames:
+def straight(setup: Setup, at: MovingFrames) -> MovingFrames:
     """Frames whose axes and directions have length 1."""
     return at._replace(
         first=unit(at.first) if setup.parallel else at.first,
@@ -236,7 +238,7 @@ def straight(setup: Setup, at: Frames) -> Frames:
     )
 
 
-def _unit_moves(setup: Setup, at: Frames, move: Frames) -> Frames:
+def _unit_moves(setup: Setup, at: MovingFrames, move: MovingFrames) -> MovingFrames:
     return move._replace(
         first=_projected(at.first, move.first) if setup.parallel else move.first,
         u=_projected(at.u, move.u),
@@ -252,7 +254,7 @@ def _projected(vectors: Array, moves: Array) -> Array:
     return (moves - straight * xp.sum(straight * moves, axis=-1)[:, None]) / size
 
 
-def _normal_moves(frames: Frames, moved: Frames) -> tuple[Array, Array]:
+def _normal_moves(frames: MovingFrames, moved: MovingFrames) -> tuple[Array, Array]:
     xp = arrays.namespace(frames.u)
     normal = normals(frames.vectors)
     if frames.v is None:
@@ -262,7 +264,7 @@ def _normal_moves(frames: Frames, moved: Frames) -> tuple[Array, Array]:
     return normal, _projected(cross(frames.v, frames.u), raw)
 
 
-def _normal_pulled(frames: Frames, normal: Array, g: Array) -> tuple[Array, Array | None]:
+def _normal_pulled(frames: MovingFrames, normal: Array, g: Array) -> tuple[Array, Array | None]:
     xp = arrays.namespace(g)
     if frames.v is None:
         return xp.stack([g[:, 1], -g[:, 0]], axis=1), None
@@ -270,13 +272,13 @@ def _normal_pulled(frames: Frames, normal: Array, g: Array) -> tuple[Array, Arra
     return cross(h, frames.v), cross(frames.u, h)
 
 
-def _third(frames: Frames) -> Array:
+def _third(frames: MovingFrames) -> Array:
     if frames.v is not None:
         return frames.v
     return arrays.namespace(frames.u).zeros_like(frames.u)
 
 
-def _cells(frames: Frames, view: Array, row: Array, col: Array) -> tuple[Array, Array, Array]:
+def _cells(frames: MovingFrames, view: Array, row: Array, col: Array) -> tuple[Array, Array, Array]:
     """Offsets of cells along u, v and n, `(R, 1)` each."""
     xp = arrays.namespace(frames.offsets)
     count, rows, cols, _ = frames.offsets.shape

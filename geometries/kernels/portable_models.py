@@ -20,7 +20,7 @@ from itertools import pairwise, product
 from operator import mul
 from typing import NamedTuple
 
-from geometries.kernels.portable_rays import Box, Marched, Rays, Slabs, clipped, march, slabs_of
+from geometries.kernels.portable_rays import CellBox, Marched, Rays, Slabs, clipped, march, slabs_of
 from linops import arrays
 from linops.arrays import Array
 
@@ -37,7 +37,7 @@ class Pieces(NamedTuple):
     change: Change  # of the weights, (R, K), from dP and dE, physical, (R, dims) each
 
 
-def siddon(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
+def siddon(rays: Rays, box: CellBox, shape: tuple[int, ...], edge: int) -> Pieces:
     """Exact lengths of each ray within each cell (Siddon 1985)."""
     xp = arrays.namespace(rays.origin)
     slabs = slabs_of(rays, box, shape, edge)
@@ -54,7 +54,7 @@ def siddon(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
     return Pieces(xp.reshape(lengths, flat), xp.reshape(found.index, flat), change)
 
 
-def joseph(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
+def joseph(rays: Rays, box: CellBox, shape: tuple[int, ...], edge: int) -> Pieces:
     """Linear interpolation across the longest axis of the ray, slab by slab (Joseph 1982).
 
     The ray's part in a slab, one cell thick, counts with its length; the value there is that of the
@@ -106,7 +106,7 @@ def joseph(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Pieces:
     return Pieces(xp.concat(weights, axis=1), xp.concat(index, axis=1), change)
 
 
-MODELS: dict[str, Callable[[Rays, Box, tuple[int, ...], int], Pieces]] = {
+MODELS: dict[str, Callable[[Rays, CellBox, tuple[int, ...], int], Pieces]] = {
     "siddon": siddon,
     "joseph": joseph,
 }

@@ -22,7 +22,7 @@ from linops import arrays
 from linops.arrays import Array
 
 __all__ = [
-    "Box",
+    "CellBox",
     "Lines",
     "Marched",
     "Rays",
@@ -69,7 +69,7 @@ class Rays(NamedTuple):
     size: Array  # (dims,): of a cell of the grid
 
 
-class Box(NamedTuple):
+class CellBox(NamedTuple):
     """The cells of a part of the grid: in the order x, y[, z], as arrays of whole numbers."""
 
     first: Array  # (dims,): which cell of the grid stands first in the array
@@ -223,7 +223,7 @@ def rays_of(
     )
 
 
-def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Slabs:
+def slabs_of(rays: Rays, box: CellBox, shape: tuple[int, ...], edge: int) -> Slabs:
     """The slabs of a box, at most `edge` of them, along the longest axis of each ray.
 
     `shape`: of the array, (x, y[, z]).
@@ -263,7 +263,7 @@ def slabs_of(rays: Rays, box: Box, shape: tuple[int, ...], edge: int) -> Slabs:
     )
 
 
-def meets(rays: Rays, box: Box) -> Array:
+def meets(rays: Rays, box: CellBox) -> Array:
     """Which rays may meet the box, a cell added around it: `(R,)`."""
     xp = arrays.namespace(rays.origin)
     inside = rays.start < rays.stop

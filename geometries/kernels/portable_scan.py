@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from geometries.kernels.portable_memory import division
-from geometries.kernels.portable_rays import Box, Lines, arange, lines_of
+from geometries.kernels.portable_rays import CellBox, Lines, arange, lines_of
 from linops import arrays
 from linops.arrays import Array
 from linops.transforms.pytree import decoded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from geometries.trajectory import Trajectory
 
 __all__ = [
-    "Scan",
+    "ScanArrays",
     "Setup",
     "cell_offsets",
     "part_of",
@@ -61,12 +61,12 @@ class Setup:
         return self.cells[1] if len(self.cells) == 3 else 1
 
 
-class Scan(NamedTuple):
+class ScanArrays(NamedTuple):
     """What of a projection is an array."""
 
     lines: Lines
     heights: Array  # (rows,): of the part's rows along v
-    box: Box
+    box: CellBox
     real: Array  # (views,), (rows,), (cols,): which of them exist
     real_rows: Array
     real_cols: Array
@@ -92,7 +92,7 @@ def setup_of(projector: Projector, like: Array, slopes: bool = False) -> Setup:
     )
 
 
-def scan_of(projector: Projector, like: Array) -> Scan:
+def scan_of(projector: Projector, like: Array) -> ScanArrays:
     """The arrays of a projector's scan in the namespace and on the device of `like`."""
     cells = projector.offsets, projector.heights
     if cells[0] is None and "host" not in projector.__dict__.get("_cache_scan", {}):
@@ -175,7 +175,7 @@ def windowed(
     window: Array,
     rows: Array | None = None,
     cols: Array | None = None,
-) -> Scan:
+) -> ScanArrays:
     """The arrays of a part of a scan, in the namespace of the frames.
 
     Parameters
@@ -205,10 +205,10 @@ def windowed(
     lines = lines_of(
         setup.parallel, frames, offsets, setup.spacing[::-1], setup.center[::-1], setup.grid[::-1]
     )
-    return Scan(
+    return ScanArrays(
         lines,
         heights,
-        Box(planes, xp.maximum(planes, 0 * planes), xp.minimum(planes + sizes, counts)),
+        CellBox(planes, xp.maximum(planes, 0 * planes), xp.minimum(planes + sizes, counts)),
         (view >= window[0]) & (view < window[1]),
         rows,
         cols,
@@ -229,7 +229,7 @@ def _with_rows(offsets: Array) -> Array:
     return offsets[:, None, ...] if offsets.ndim == 3 else offsets
 
 
-def _scan(projector: Projector, parts: Sequence[Array], window: Array) -> Scan:
+def _scan(projector: Projector, parts: Sequence[Array], window: Array) -> ScanArrays:
     frames, offsets, heights = parts
     split = tuple(frames[:, k, :] for k in range(projector.grid.dims + 1))
     setup = setup_of(projector, frames)
@@ -243,12 +243,12 @@ def _wide(part: Array, dtype: np.dtype, like: Array) -> Array:
     return arrays.convert(arrays.cast(part, dtype), like)
 
 
-def _flattened(scan: Scan) -> tuple[list[Array], Callable[[list[Array]], Scan]]:
+def _flattened(scan: ScanArrays) -> tuple[list[Array], Callable[[list[Array]], ScanArrays]]:
     n = len(Lines._fields)
     flat = [*scan.lines, scan.heights, *scan.box, *scan[3:]]
 
-    def build(parts: list[Array]) -> Scan:
-        box = Box(*parts[n + 1 : n + 4])
-        return Scan(Lines(*parts[:n]), parts[n], box, *parts[n + 4 :])
+    def build(parts: list[Array]) -> ScanArrays:
+        box = CellBox(*parts[n + 1 : n + 4])
+        return ScanArrays(Lines(*parts[:n]), parts[n], box, *parts[n + 4 :])
 
     return flat, build

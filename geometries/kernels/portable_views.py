@@ -23,10 +23,10 @@ from linops.transforms.pytree import decoded
 if TYPE_CHECKING:
     from geometries.projector import Projector
 
-__all__ = ["Numbers", "Scan", "numbers_of", "scan_of"]
+__all__ = ["Numbers", "ViewSizes", "numbers_of", "scan_of"]
 
 
-class Scan(NamedTuple):
+class ViewSizes(NamedTuple):
     """What is static: sizes of the part that is computed, and how far a shadow reaches."""
 
     diverging: bool
@@ -51,8 +51,8 @@ class Numbers(NamedTuple):
     first: tuple[Array, ...]  # row, column, slice, line, column of voxels: whole numbers
 
 
-def scan_of(projector: Projector) -> Scan:
-    found: Scan | None = projector.__dict__.get("_cache_footprint")
+def scan_of(projector: Projector) -> ViewSizes:
+    found: ViewSizes | None = projector.__dict__.get("_cache_footprint")
     if found is not None:
         return found
     from geometries.selection import followed, frames_of
@@ -74,7 +74,7 @@ def scan_of(projector: Projector) -> Scan:
         reach, tall = _reach(whole, box)
     cells, voxels = projector.codomain.shape, projector.domain.shape
     detector = seen.detector.shape
-    found = Scan(
+    found = ViewSizes(
         seen.kind != "parallel",
         seen.detector.curvature is not None,
         box,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geometries.kernels.compiling import compiled
-from geometries.kernels.portable_gradient import Chain, Frames
+from geometries.kernels.portable_gradient import Chain, MovingFrames
 from geometries.kernels.portable_scan import Setup
 from geometries.kernels.rays3d import BIG, crossing_range, first_cell, inverse, ray
 from linops.compiled import pool
@@ -33,7 +33,7 @@ __all__ = ["pull", "push"]
 Real = NDArray[np.floating[Any]]
 
 
-def push(setup: Setup, window: np.ndarray, at: Frames, move: Frames, x: Real) -> Real:
+def push(setup: Setup, window: np.ndarray, at: MovingFrames, move: MovingFrames, x: Real) -> Real:
     """How the projections of `x` `(n, *voxels)` change where the geometry moves: `(n, *cells)`."""
     chain = Chain.of(setup, at, move)
     scan = _Scan(setup, window, chain)
@@ -51,7 +51,7 @@ def push(setup: Setup, window: np.ndarray, at: Frames, move: Frames, x: Real) ->
 
 
 def pull(
-    setup: Setup, window: np.ndarray, at: Frames, x: Real, y: Real, cells: bool
+    setup: Setup, window: np.ndarray, at: MovingFrames, x: Real, y: Real, cells: bool
 ) -> tuple[np.ndarray, ...]:
     """The gradient of `<A x, y>` in frames and, where `cells`, in offsets and heights."""
     chain = Chain.of(setup, at)
@@ -104,7 +104,7 @@ class _Scan:
         )  # fmt: skip
 
 
-def _table(frames: Frames, normal: np.ndarray) -> np.ndarray:
+def _table(frames: MovingFrames, normal: np.ndarray) -> np.ndarray:
     """Source or direction, centre, u, n and v in one row a view, as `rays3d.ray` takes them."""
     views, dims = frames.u.shape
     table = np.zeros((views, 15))
@@ -115,7 +115,7 @@ def _table(frames: Frames, normal: np.ndarray) -> np.ndarray:
     return table
 
 
-def _offsets(frames: Frames) -> tuple[np.ndarray, np.ndarray]:
+def _offsets(frames: MovingFrames) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.ascontiguousarray(frames.offsets, np.float64),
         np.ascontiguousarray(frames.heights, np.float64),

@@ -30,7 +30,7 @@ from linops.arrays import Array
 from linops.errors import DTypeError
 from linops.space import AnySpace
 from linops.structure import Skeleton, skeleton
-from linops.transforms.jax_primitive import Program, bind
+from linops.transforms.jax_primitive import PrimitiveProgram, bind
 from linops.transforms.pytree import packed, unpacked
 
 __all__ = ["apply", "attended"]
@@ -46,7 +46,7 @@ def apply(operator: Any, x: Array, adjoint: bool) -> Array:
     return program.execute(x, leaves, adjoint)
 
 
-class _Kernel(Program):
+class _Kernel(PrimitiveProgram):
     """A compiled leaf; its host functions run on the buffers that XLA hands over."""
 
     def __init__(

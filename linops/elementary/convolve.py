@@ -17,7 +17,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.axes import axis_numbers, numbered, with_row
-from linops.elementary.sliding import Line, direct_sum, fast_length, spectral_sum
+from linops.elementary.sliding import SlidingAxis, direct_sum, fast_length, spectral_sum
 from linops.errors import DTypeError, ShapeError
 from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
@@ -270,7 +270,7 @@ class Convolve(LinearOperator):
             x = arrays.gather_planes(x, axis, plane, valid)
         return x
 
-    def _lines(self, direction: str) -> tuple[Line, ...]:
+    def _lines(self, direction: str) -> tuple[SlidingAxis, ...]:
         """Along each convolved axis, what `direct_sum` and `spectral_sum` move and keep."""
         origins: Iterable[tuple[int, int]] = zip(self._origins, self._lead, strict=True)
         if direction == "forward":
@@ -282,7 +282,7 @@ class Convolve(LinearOperator):
             planes = tuple(self.domain.shape[i] for i in self._numbers)
         n = len(self.domain.shape)
         return tuple(
-            Line(number - n, shift, count, edge == _RING)
+            SlidingAxis(number - n, shift, count, edge == _RING)
             for number, shift, count, edge in zip(
                 self._numbers, shifts, planes, self._edges, strict=True
             )

@@ -18,10 +18,10 @@ from linops import arrays
 from linops.arrays import Array
 from linops.precision import complex_of
 
-__all__ = ["Line", "direct_sum", "fast_length", "spectral_sum"]
+__all__ = ["SlidingAxis", "direct_sum", "fast_length", "spectral_sum"]
 
 
-class Line(NamedTuple):
+class SlidingAxis(NamedTuple):
     """One axis of a sum.
 
     Attributes
@@ -42,7 +42,7 @@ class Line(NamedTuple):
     ring: bool
 
 
-def direct_sum(x: Array, kernel: Array, lines: Sequence[Line]) -> Array:
+def direct_sum(x: Array, kernel: Array, lines: Sequence[SlidingAxis]) -> Array:
     """The sum shift by shift; one line for each axis of `kernel`."""
     empty = _empty(x, kernel, lines)
     if empty is not None:
@@ -50,7 +50,7 @@ def direct_sum(x: Array, kernel: Array, lines: Sequence[Line]) -> Array:
     return arrays.compiled(_shifted_sum, x, kernel, lines=tuple(lines))
 
 
-def _shifted_sum(x: Array, kernel: Array, lines: tuple[Line, ...]) -> Array:
+def _shifted_sum(x: Array, kernel: Array, lines: tuple[SlidingAxis, ...]) -> Array:
     for line, m in zip(lines, kernel.shape, strict=True):
         x = _window(x, line.axis, line.shift - (m - 1), line.shift + line.planes, line.ring)
     total: Any = None
@@ -65,7 +65,9 @@ def _shifted_sum(x: Array, kernel: Array, lines: tuple[Line, ...]) -> Array:
 
 
 @functools.lru_cache(512)
-def _shifts(lines: tuple[Line, ...], extents: tuple[int, ...]) -> tuple[tuple[Any, Any], ...]:
+def _shifts(
+    lines: tuple[SlidingAxis, ...], extents: tuple[int, ...]
+) -> tuple[tuple[Any, Any], ...]:
     """Positions in a kernel, and the planes of the window that meet each of them."""
     found = []
     for position in itertools.product(*map(range, extents)):
@@ -76,7 +78,9 @@ def _shifts(lines: tuple[Line, ...], extents: tuple[int, ...]) -> tuple[tuple[An
     return tuple(found)
 
 
-def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[bool, Array]) -> Array:
+def spectral_sum(
+    x: Array, kernel: Array, lines: Sequence[SlidingAxis], cache: dict[bool, Array]
+) -> Array:
     """The sum through FFTs; the kernel's spectrum is kept in `cache`, by whether it is real."""
     empty = _empty(x, kernel, lines)
     if empty is not None:
@@ -104,7 +108,9 @@ def spectral_sum(x: Array, kernel: Array, lines: Sequence[Line], cache: dict[boo
     return y
 
 
-def _spectrum(kernel: Array, lines: Sequence[Line], lengths: Sequence[int], is_real: bool) -> Array:
+def _spectrum(
+    kernel: Array, lines: Sequence[SlidingAxis], lengths: Sequence[int], is_real: bool
+) -> Array:
     """The kernel's transform, its axes where those of x are."""
     xp = arrays.namespace(kernel)
     own = tuple(range(-kernel.ndim, 0))
@@ -123,7 +129,7 @@ def _spectrum(kernel: Array, lines: Sequence[Line], lengths: Sequence[int], is_r
     return xp.reshape(spectrum, tuple(shape))
 
 
-def _empty(x: Array, kernel: Array, lines: Sequence[Line]) -> Array | None:
+def _empty(x: Array, kernel: Array, lines: Sequence[SlidingAxis]) -> Array | None:
     """Zeros where there is nothing to sum, or nothing to sum it for."""
     if 0 not in x.shape and 0 not in [line.planes for line in lines]:
         return None

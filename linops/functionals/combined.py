@@ -13,7 +13,7 @@ from linops.algebra.sums import Sum
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.functionals.functional import Functional, plain, positive_number
-from linops.functionals.translation import Translation
+from linops.functionals.translation import Subtract
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.relations import positions
@@ -138,7 +138,7 @@ class ShiftedFunctional(Functional):
         ):
             shift, base = base.translation.shift + base._admit(shift), base.base
         self.base: Functional = base
-        self.translation: Translation = Translation(space, shift)
+        self.translation: Subtract = Subtract(space, shift)
 
     def surrogate(self, x: Any) -> LinearOperator:
         return self.base.surrogate(self.translation(self._admit(x)))

@@ -16,7 +16,7 @@ from linops.operator import Operator
 from linops.rule import Rule
 from linops.space import ProductSpace
 
-__all__ = ["Conjugate", "MoreauEnvelope", "infimal_convolution", "moreau_envelope"]
+__all__ = ["ConvexConjugate", "MoreauEnvelope", "infimal_convolution", "moreau_envelope"]
 
 
 class _Transformed(Functional):
@@ -53,7 +53,7 @@ class _Transformed(Functional):
         return mask @ block.gradient if padded else block.gradient  # type: ignore[no-any-return]
 
 
-class Conjugate(_Transformed):
+class ConvexConjugate(_Transformed):
     """`f*(p) = max over x of Re <p, x> - f(x)`, for convex f; what `f.conjugate` gives.
 
     Its value is known where f declares it, its proximal map wherever that of f is.
@@ -65,7 +65,7 @@ class Conjugate(_Transformed):
         return self.base
 
     def _again(self, base: Functional) -> Functional:
-        return Conjugate(base)
+        return ConvexConjugate(base)
 
     def _value(self, x: Any) -> Any:
         return self.base._conjugate_value(x)

@@ -21,7 +21,7 @@ from linops.space import AnySpace, ProductSpace, Space
 if TYPE_CHECKING:
     from linops.functionals.functional import Functional
 
-__all__ = ["GradientMap", "Row", "bare"]
+__all__ = ["GradientMap", "LinearForm", "bare"]
 
 
 class GradientMap(Operator):
@@ -48,7 +48,7 @@ class GradientMap(Operator):
         return self.functional._gradient_block(axis, start, stop, padded)
 
 
-class Row(LinearOperator):
+class LinearForm(LinearOperator):
     """`x -> Re <vector, x>`, the derivative of a functional; its adjoint gives `s * vector`.
 
     Parameters

@@ -8,14 +8,14 @@ from linops import arrays
 from linops.arrays import Array
 from linops.elementary.select import Restriction
 from linops.functionals.entries import Entries
-from linops.functionals.restricted import Rows
+from linops.functionals.restricted import RowMap
 from linops.operator import Operator
 from linops.space import Space
 
 __all__ = ["EntryForm", "EntryTerms"]
 
 
-class _EntryRows(Rows):
+class _EntryRows(RowMap):
     """What both maps share.
 
     Parameters

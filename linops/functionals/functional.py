@@ -21,7 +21,7 @@ from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import DTypeError
-from linops.functionals.derivatives import GradientMap, Row, bare
+from linops.functionals.derivatives import GradientMap, LinearForm, bare
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import real_of
@@ -137,9 +137,9 @@ class Functional(Operator):
         Its proximal map is `conjugate_prox`; its value raises `NotImplementedError` where it is in
         no closed form.
         """
-        from linops.functionals.conjugate import Conjugate
+        from linops.functionals.conjugate import ConvexConjugate
 
-        return Conjugate(self)
+        return ConvexConjugate(self)
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The operator S with `f(x + d) <= f(x) + <gradient(x), d> + <d, S d> / 2` for all d.
@@ -258,7 +258,7 @@ class Functional(Operator):
         return arrays.cast(value, self.codomain.dtype)
 
     def _jacobian(self, x: Any) -> LinearOperator:
-        return Row(self.domain, self.gradient._forward(x), self.rule)
+        return LinearForm(self.domain, self.gradient._forward(x), self.rule)
 
     def _admit(self, x: Any) -> Any:
         self.domain.check_shape(x, self.name)

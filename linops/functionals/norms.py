@@ -17,7 +17,7 @@ from linops.cost import Cost
 from linops.elementary.axes import axis_number
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
-from linops.functionals.derivatives import Row
+from linops.functionals.derivatives import LinearForm
 from linops.functionals.entries import Entries
 from linops.functionals.functional import recorded
 from linops.functionals.radial import RadialCurvature
@@ -219,7 +219,7 @@ class L2(Entries):
         """`(I - u u.H) / |x|` with the direction `u = x / |x|`."""
         length = self._length(x)
         _refuse_kinks(self.name, length)
-        row = Row(self.domain, x / length, self.rule)
+        row = LinearForm(self.domain, x / length, self.rule)
         inner: LinearOperator = Identity(self.domain) - row.H @ row
         multiple: LinearOperator = (1.0 / length) * inner
         return multiple

@@ -18,12 +18,12 @@ from linops.arrays import Array
 from linops.cost import Cost, bytes_of
 from linops.functionals.differences import narrow_pair, passes, volume
 from linops.functionals.qggmrf import QGGMRF
-from linops.functionals.restricted import Rows
+from linops.functionals.restricted import RowMap
 
 __all__ = ["QGGMRFForm", "QGGMRFTerms"]
 
 
-class _QGGMRFRows(Rows):
+class _QGGMRFRows(RowMap):
     """What both maps share.
 
     Parameters

@@ -24,7 +24,7 @@ from linops.space import ProductSpace, Space, inners
 if TYPE_CHECKING:
     from linops.functionals.functional import Functional
 
-__all__ = ["Restricted", "RestrictedForm", "RestrictedTerms", "Rows"]
+__all__ = ["Restricted", "RestrictedForm", "RestrictedTerms", "RowMap"]
 
 
 class Restricted:
@@ -72,7 +72,7 @@ class Restricted:
         return made
 
 
-class Rows(Operator):
+class RowMap(Operator):
     """A map of x, its rows at positions of the plane, and perhaps more rows, to rows.
 
     The plane is read whole, the axes before it are aligned.
@@ -129,7 +129,7 @@ class Rows(Operator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
         return self._rows_cut(axis, start, stop, padded)
 
-    def _rows_cut(self, axis: str, start: int, stop: int, padded: bool, **fields: Any) -> Rows:
+    def _rows_cut(self, axis: str, start: int, stop: int, padded: bool, **fields: Any) -> RowMap:
         """The block; `fields` are what else changes."""
         number = [a.name for a in self.rule.domain[0]].index(axis)
         small = self.codomain.members[0]
@@ -194,7 +194,7 @@ class Rows(Operator):
         return rows
 
 
-class _Picked(Rows):
+class _Picked(RowMap):
     """Rows picked from what is made for the whole: right for every functional.
 
     Parameters

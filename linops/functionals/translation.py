@@ -14,10 +14,10 @@ from linops.operator import Operator
 from linops.rule import Rule
 from linops.space import Space
 
-__all__ = ["Translation"]
+__all__ = ["Subtract"]
 
 
-class Translation(Operator):
+class Subtract(Operator):
     """`x - shift`.
 
     Parameters

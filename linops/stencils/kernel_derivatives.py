@@ -201,7 +201,7 @@ def _reverse_only(
         # With symbolic zeros JAX says which leaves are differentiated.
         values = jax.tree.map(lambda x: x.value, arguments, is_leaf=_is_primal)
         perturbed = jax.tree.map(lambda x: bool(x.perturbed), arguments, is_leaf=_is_primal)
-        return forward(*values), (values, _Static(perturbed))
+        return forward(*values), (values, _StaticValue(perturbed))
 
     def pull_back(saved: Any, cotangent: Any) -> tuple[Any, ...]:
         values, perturbed = saved
@@ -345,7 +345,7 @@ def _closed_over(function: Any, depth: int = 4) -> Iterator[Any]:
             yield from (x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer))
 
 
-class _Static:
+class _StaticValue:
     """A value that is part of the structure of a pytree."""
 
     def __init__(self, tree: Any) -> None:
@@ -358,7 +358,9 @@ def _register_static() -> None:
     import jax
 
     jax.tree_util.register_pytree_node(
-        _Static, lambda static: ((), _Hashable(static.tree)), lambda held, _: _Static(held.tree)
+        _StaticValue,
+        lambda static: ((), _Hashable(static.tree)),
+        lambda held, _: _StaticValue(held.tree),
     )
 
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from linops.stencils.boundary import CUT, ghost
 
-__all__ = ["Line", "Run"]
+__all__ = ["Line", "PlaneRun"]
 
 
-class Run(NamedTuple):
+class PlaneRun(NamedTuple):
     """So many `planes` from `target` on that are read from `source` on, upwards or downwards."""
 
     target: int
@@ -95,9 +95,9 @@ class Line:
         return tuple(found)
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[PlaneRun, ...]:
         """What is beyond the ends, in the longest runs; planes count from the first ghost."""
-        runs: list[Run] = []
+        runs: list[PlaneRun] = []
         for plane, source, sign in self._sources:
             target, source = plane + self.before, source + self.before
             last = runs[-1] if runs else None
@@ -106,7 +106,7 @@ class Line:
                 if step in (-1, 1) and (last.planes == 1 or step == last.step):
                     runs[-1] = last._replace(planes=last.planes + 1, step=step)
                     continue
-            runs.append(Run(target, source, 1, 1, sign))
+            runs.append(PlaneRun(target, source, 1, 1, sign))
         return tuple(runs)
 
     @property

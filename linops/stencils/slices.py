@@ -16,7 +16,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.stencils.line import Line, Run
+from linops.stencils.line import Line, PlaneRun
 
 __all__ = [
     "Tap",
@@ -177,12 +177,12 @@ def folded(total: Array, lines: Sequence[Line], starts: Array) -> Array:
     return total
 
 
-def _read(frame: Array, axis: int, run: Run) -> Array:
+def _read(frame: Array, axis: int, run: PlaneRun) -> Array:
     low = min(run.source, run.source + (run.planes - 1) * run.step)
     return _turn(arrays.narrow(frame, axis, low, low + run.planes), axis, run)
 
 
-def _turn(part: Array, axis: int, run: Run) -> Array:
+def _turn(part: Array, axis: int, run: PlaneRun) -> Array:
     if run.step < 0:
         part = arrays.namespace(part).flip(part, axis=part.ndim + axis)
     return -part if run.sign < 0 else part

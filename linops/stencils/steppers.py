@@ -102,10 +102,10 @@ def _stepped(right: Operator, dt: Any, stages: Any, name: str) -> Operator:
     if isinstance(right, LinearOperator):
         polynomial: Operator = _polynomial(right, dt, _coefficients(stages))
         return polynomial
-    return Step(right, dt, stages, name)
+    return TimeStep(right, dt, stages, name)
 
 
-class Step(Operator):
+class TimeStep(Operator):
     """One explicit step of `u' = L(u)`; made by `Euler`, `RK4`, `SSPRK54` and `LSRK4`."""
 
     batched = True

@@ -29,7 +29,7 @@ from linops.stores.protocol import (
     require_room,
     require_writable,
 )
-from linops.stores.tiles import Cutting, Row, rows
+from linops.stores.tiles import BlockRow, Cutting, rows
 from linops.structure import leaves
 
 __all__ = ["Stream", "admitted_stores", "apply_into", "explain_into", "refuse_gradients"]
@@ -121,7 +121,7 @@ class Stream:
         self.A = A
         limit = None if memory is None else numeric.positive("memory", memory)
         found = rows(A)
-        self.rows: list[tuple[Row, Cutting]] = []
+        self.rows: list[tuple[BlockRow, Cutting]] = []
         for row in found:
             given = chunks
             if isinstance(chunks, Mapping) and len(found) > 1:

@@ -21,7 +21,7 @@ from linops.relations import positions
 from linops.rule import Relation
 from linops.space import AnySpace
 
-__all__ = ["Cutting", "Part", "Row", "Tile", "budget", "rows"]
+__all__ = ["BlockReads", "BlockRow", "Cutting", "Tile", "budget", "rows"]
 
 _LEAST, _MOST = 8 << 20, 256 << 20
 _Ranges = tuple[tuple[int, int], ...]
@@ -29,7 +29,7 @@ _Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockReads:
     """One block of the operator, and what of each member of the domain it reads."""
 
     operator: Operator
@@ -45,7 +45,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Row:
+class BlockRow:
     """A part of an operator that computes some members of the codomain from some of the domain."""
 
     operator: Operator
@@ -53,15 +53,15 @@ class Row:
     codomain: slice
 
 
-def rows(A: Operator) -> list[Row]:
+def rows(A: Operator) -> list[BlockRow]:
     """The rows of a stack or a block diagonal, which need not be in memory together."""
     if not isinstance(A, (VStack, BlockDiagonal)):
-        return [Row(A, slice(0, len(A.domain.members)), slice(0, len(A.codomain.members)))]
+        return [BlockRow(A, slice(0, len(A.domain.members)), slice(0, len(A.codomain.members)))]
     found, left, right = [], 0, 0
     for term in A.terms:
         for row in rows(term):
             found.append(
-                Row(
+                BlockRow(
                     row.operator,
                     slice(left + row.domain.start, left + row.domain.stop),
                     slice(right + row.codomain.start, right + row.codomain.stop),
@@ -133,7 +133,7 @@ class Cutting:
             cuts = tuple((n, *r) for n, r in zip(names, ranges, strict=True))
             yield Tile(tuple(map(tuple, writes)), cuts)
 
-    def parts(self, tile: Tile) -> Iterator[Part]:
+    def parts(self, tile: Tile) -> Iterator[BlockReads]:
         """The blocks that add up to a tile."""
         block, reads = self._cut(tile)
         names = [name for name in self.inner if name in self.planes]
@@ -153,7 +153,7 @@ class Cutting:
                         lo, hi = max(lo, 0), min(hi, n)
                     taken[m][p] = (first + lo, first + hi)
                 part = part.block(name, start, stop)
-            yield Part(part, tuple(map(tuple, taken)))
+            yield BlockReads(part, tuple(map(tuple, taken)))
 
     @property
     def reads_all_first(self) -> bool:

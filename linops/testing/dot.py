@@ -66,7 +66,7 @@ def dot_test(A: Any, x: Any = None, y: Any = None, *, seed: int = 0) -> float:
     random ones); a positive pair; and a batch, which must agree with its members. Exactly one
     complex space: the real parts of the products are compared.
     """
-    pair = _Pair(A)
+    pair = _AdjointPair(A)
     generator = np.random.default_rng(seed)
     like = x if x is not None else y
     if isinstance(like, tuple):
@@ -120,7 +120,7 @@ def unit(space: AnySpace, index: int, like: Any = None, value: complex = 1.0) ->
     return tuple(parts) if isinstance(space, ProductSpace) else parts[0]
 
 
-class _Pair:
+class _AdjointPair:
     """Forward and adjoint as two functions, with spaces, eps and limits."""
 
     def __init__(self, A: Any) -> None:
@@ -182,7 +182,7 @@ class _Pair:
 
 
 def _pairs(
-    pair: _Pair, x: Any, y: Any, generator: np.random.Generator, like: Any
+    pair: _AdjointPair, x: Any, y: Any, generator: np.random.Generator, like: Any
 ) -> Iterator[tuple[str, Any, Any, float]]:
     domain, codomain = pair.domain, pair.codomain
     yield "Gaussian x, Gaussian y", x, y, LIMIT
@@ -202,7 +202,7 @@ def _pairs(
             yield label, pair.backward(e), e, pair.basis_limit
 
 
-def _batch(pair: _Pair, x: Any, y: Any, generator: np.random.Generator, like: Any) -> float:
+def _batch(pair: _AdjointPair, x: Any, y: Any, generator: np.random.Generator, like: Any) -> float:
     """A batch of two: its members must be what the operator gives for them alone."""
     xs = [x, pair.domain.random(generator, like)]
     ys = [y, pair.codomain.random(generator, like)]
@@ -239,7 +239,7 @@ def _basis(space: AnySpace, generator: np.random.Generator) -> list[int]:
     return sorted(found)
 
 
-def _phases(pair: _Pair, space: AnySpace) -> list[tuple[complex, str]]:
+def _phases(pair: _AdjointPair, space: AnySpace) -> list[tuple[complex, str]]:
     # Over the reals 1j * e_i is a direction of its own.
     if pair.real_part and space.is_complex:
         return [(1.0, ""), (1j, "1j * ")]

@@ -23,10 +23,10 @@ from linops.arrays import Array
 from linops.space import AnySpace, ProductSpace
 from linops.structure import Skeleton, children, skeleton
 
-__all__ = ["Program", "apply_operator", "bind"]
+__all__ = ["PrimitiveProgram", "apply_operator", "bind"]
 
 
-class Program(ABC):
+class PrimitiveProgram(ABC):
     """The static part of the primitive; equal programs serve each other's operands."""
 
     def __init__(self, key: Hashable, domain: AnySpace, codomain: AnySpace) -> None:
@@ -68,7 +68,7 @@ class Program(ABC):
         return self._hash
 
 
-class _Whole(Program):
+class _Whole(PrimitiveProgram):
     """A leaf or a composition, as the array code that it is."""
 
     def __init__(self, structure: Skeleton, domain: AnySpace, codomain: AnySpace) -> None:
@@ -101,7 +101,7 @@ def apply_operator(operator: Any, x: Any, adjoint: bool) -> Any:
     return bind(program, x, leaves, adjoint)
 
 
-def bind(program: Program, x: Any, leaves: Sequence[Array], adjoint: bool) -> Any:
+def bind(program: PrimitiveProgram, x: Any, leaves: Sequence[Array], adjoint: bool) -> Any:
     """The primitive on an element of a space."""
     parts = x if isinstance(x, tuple) else (x,)
     out = _bind([*parts, *leaves], program, adjoint)
@@ -116,7 +116,7 @@ def _binds_itself(operator: Any) -> bool:
     return bool(found)
 
 
-def _program(operator: Any) -> tuple[Program, tuple[Array, ...]]:
+def _program(operator: Any) -> tuple[PrimitiveProgram, tuple[Array, ...]]:
     found = operator.__dict__.get("_cache_program")
     if found is None:
         structure, leaves = skeleton(operator, arrays.is_jax)
@@ -126,7 +126,7 @@ def _program(operator: Any) -> tuple[Program, tuple[Array, ...]]:
     return found  # type: ignore[no-any-return]
 
 
-def _bind(operands: Sequence[Array], program: Program, adjoint: bool) -> Any:
+def _bind(operands: Sequence[Array], program: PrimitiveProgram, adjoint: bool) -> Any:
     inward = program.placed(_varying_alike(operands), adjoint, True)
     out = _primitive().bind(*inward, program=program, adjoint=adjoint)
     return program.placed(out, adjoint, False)
@@ -160,10 +160,10 @@ def _primitive() -> Any:
     primitive = Primitive("linops_apply")
     primitive.multiple_results = True
 
-    def run(*operands: Any, program: Program, adjoint: bool) -> list[Any]:
+    def run(*operands: Any, program: PrimitiveProgram, adjoint: bool) -> list[Any]:
         return list(program.run(operands, adjoint))
 
-    def shapes(*operands: Any, program: Program, adjoint: bool) -> list[Any]:
+    def shapes(*operands: Any, program: PrimitiveProgram, adjoint: bool) -> list[Any]:
         source, target = program.spaces(adjoint)
         first = operands[0]
         batch = tuple(first.shape)[: first.ndim - source.members[0].ndim]
@@ -180,7 +180,7 @@ def _primitive() -> Any:
             for space in target.members
         ]
 
-    def jvp(primals: Any, tangents: Any, *, program: Program, adjoint: bool) -> Any:
+    def jvp(primals: Any, tangents: Any, *, program: PrimitiveProgram, adjoint: bool) -> Any:
         n = len(program.spaces(adjoint)[0].members)
         out = _bind(primals, program, adjoint)
         terms = []
@@ -200,7 +200,7 @@ def _primitive() -> Any:
             return out, [ad.Zero.from_primal_value(y) for y in out]
         return out, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
-    def transpose(cotangents: Any, *operands: Any, program: Program, adjoint: bool) -> Any:
+    def transpose(cotangents: Any, *operands: Any, program: PrimitiveProgram, adjoint: bool) -> Any:
         n = len(program.spaces(adjoint)[0].members)
         if all(type(ct) is ad.Zero for ct in cotangents):
             return [None] * len(operands)
@@ -216,7 +216,7 @@ def _primitive() -> Any:
         return [*found, *(None for _ in leaves)]
 
     def _transposed_in_leaves(
-        cotangents: Any, operands: Any, n: int, program: Program, adjoint: bool
+        cotangents: Any, operands: Any, n: int, program: PrimitiveProgram, adjoint: bool
     ) -> Any:
         if any(map(ad.is_undefined_primal, operands[:n])):
             raise NotImplementedError(
@@ -241,7 +241,7 @@ def _primitive() -> Any:
             result[i] = part
         return result
 
-    def batch(operands: Any, dims: Any, *, program: Program, adjoint: bool) -> Any:
+    def batch(operands: Any, dims: Any, *, program: PrimitiveProgram, adjoint: bool) -> Any:
         n = len(program.spaces(adjoint)[0].members)
         none = batching.not_mapped
         if any(d is not none for d in dims[n:]):

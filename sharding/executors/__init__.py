@@ -32,11 +32,11 @@ class Engine(Protocol):
 
 
 _ENGINES = {
-    ("serial", "threads"): "serial",
-    ("threads", "threads"): "threads",
-    ("threads", "jax"): "device_threads",
-    ("shard_map", "jax"): "shard_map",
-    ("torch", "torch"): "torch_ranks",
+    ("serial", "threads"): ("serial", "SerialEngine"),
+    ("threads", "threads"): ("threads", "ThreadEngine"),
+    ("threads", "jax"): ("device_threads", "DeviceThreadEngine"),
+    ("shard_map", "jax"): ("shard_map", "ShardMapEngine"),
+    ("torch", "torch"): ("torch_ranks", "RankEngine"),
 }
 
 
@@ -54,9 +54,10 @@ def prepared(plan: Plan) -> Any:
     if found is None:
         kind = family(plan.devices[0])
         # By batch devices exchange nothing: one program is as good as a worker each.
-        name = "shard_map" if plan.by_batch and kind == "jax" else _ENGINES[plan.executor, kind]
-        module = import_module(f"sharding.executors.{name}")
-        found = plan.__dict__["_prepared"] = module.Engine(plan)
+        executor = "shard_map" if plan.by_batch and kind == "jax" else plan.executor
+        file, name = _ENGINES[executor, kind]
+        engine = getattr(import_module(f"sharding.executors.{file}"), name)
+        found = plan.__dict__["_prepared"] = engine(plan)
     return found
 
 

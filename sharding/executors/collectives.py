@@ -51,7 +51,7 @@ def moved(
     """
     if mesh[step.mesh_axis] == 1:
         return x
-    line = _Line(before, after, step.mesh_axis, mesh[step.mesh_axis], name)
+    line = _DeviceLine(before, after, step.mesh_axis, mesh[step.mesh_axis], name)
     return _MOVES[type(step)](line, x)
 
 
@@ -71,7 +71,7 @@ def masked(x: Array, value: Value, mesh: Mesh) -> Array:
     return x
 
 
-class _Line:
+class _DeviceLine:
     """The devices along one mesh axis, and how a value changes its state there."""
 
     def __init__(self, before: Value, after: Value, m: int, devices: int, name: str) -> None:
@@ -271,14 +271,14 @@ class _Line:
 
 
 _MOVES: dict[type, Any] = {
-    Slice: _Line.slice,
-    AllGather: _Line.all_gather,
-    ReduceScatter: _Line.reduce_scatter,
-    AllReduce: _Line.all_reduce,
-    AllToAll: _Line.all_to_all,
-    Extend: _Line.extend,
-    Halo: _Line.halo,
-    HaloAdd: _Line.halo_add,
+    Slice: _DeviceLine.slice,
+    AllGather: _DeviceLine.all_gather,
+    ReduceScatter: _DeviceLine.reduce_scatter,
+    AllReduce: _DeviceLine.all_reduce,
+    AllToAll: _DeviceLine.all_to_all,
+    Extend: _DeviceLine.extend,
+    Halo: _DeviceLine.halo,
+    HaloAdd: _DeviceLine.halo_add,
 }
 
 

@@ -18,7 +18,7 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.errors import PlacementError
 from sharding.executors import shard_map
-from sharding.executors.padded import Blocks, segments
+from sharding.executors.padded import PaddedBlocks, segments
 from sharding.executors.shard_map import applied
 from sharding.homes.jax_devices import joined, named_sharding, pieces, send
 from sharding.mesh import groups
@@ -42,25 +42,25 @@ from sharding.steps import (
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Engine"]
+__all__ = ["DeviceThreadEngine"]
 
 Points = dict[tuple[int, int], tuple[Array, ...]]
 Cells = list[tuple[int, int, int]]
 """Ranges of planes: their place in the source, their place in the target, how many."""
 
 
-class Engine:
+class DeviceThreadEngine:
     """Runs the programs of a plan, or of its linearisation, device by device."""
 
     def __init__(
         self,
         plan: Plan,
-        blocks: Blocks | None = None,
+        blocks: PaddedBlocks | None = None,
         points: Points | None = None,
         origin: tuple[Program, tuple[Array, ...]] | None = None,
     ) -> None:
         self.plan = plan
-        self.blocks = blocks or Blocks(plan.mesh)
+        self.blocks = blocks or PaddedBlocks(plan.mesh)
         self._points = points or {}
         self._origin = origin
 
@@ -68,15 +68,15 @@ class Engine:
         """The outputs of a program for placed inputs; under a trace those of one program."""
         if self._is_traced(program, inputs):
             return self._traced.run(program, inputs)
-        return _Machine(self, program, None).run(inputs)
+        return _DeviceRun(self, program, None).run(inputs)
 
     def linearised(self, program: Program, inputs: Sequence[Array]) -> Any:
         """The engine with the Jacobians of nonlinear leaves where these inputs lead."""
         if self._is_traced(program, inputs):
             return self._traced.linearised(program, inputs)
         points: Points = {}
-        _Machine(self, program, points).run(inputs)
-        return Engine(self.plan, self.blocks, points, (program, tuple(inputs)))
+        _DeviceRun(self, program, points).run(inputs)
+        return DeviceThreadEngine(self.plan, self.blocks, points, (program, tuple(inputs)))
 
     def local(self, operator: Any) -> Any:
         """The operator itself: JAX's own transformations serve it."""
@@ -87,9 +87,9 @@ class Engine:
         return self._points.get((step.number, device))
 
     @functools.cached_property
-    def _traced(self) -> shard_map.Engine:
+    def _traced(self) -> shard_map.ShardMapEngine:
         """The same under a trace: one compiled program."""
-        whole = shard_map.Engine(self.plan, self.blocks)
+        whole = shard_map.ShardMapEngine(self.plan, self.blocks)
         return whole if self._origin is None else whole.linearised(*self._origin)
 
     def _is_traced(self, program: Program, inputs: Sequence[Array]) -> bool:
@@ -112,10 +112,10 @@ class Engine:
         return list(zip(plan.domain_placements, inputs, strict=True))
 
 
-class _Machine:
+class _DeviceRun:
     """One run: for each value what every device has of it; None stands for zeros of a sum."""
 
-    def __init__(self, engine: Engine, program: Program, points: Points | None) -> None:
+    def __init__(self, engine: DeviceThreadEngine, program: Program, points: Points | None) -> None:
         self.engine, self.program, self.points = engine, program, points
         self.mesh, self.shape = engine.plan.mesh, program.mesh
         self.devices = self.mesh.devices

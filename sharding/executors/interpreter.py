@@ -81,14 +81,14 @@ def run(
     """
     if arrays.is_torch(inputs[0]):
         blocks, spread, inputs = for_torch(program, blocks, spread, inputs)
-    machine = _Machine(program, blocks, spread, points, inputs)
+    machine = _Interpreter(program, blocks, spread, points, inputs)
     made = machine.run(inputs)
     if count is not None:
         count(machine.tally.total())
     return made
 
 
-class _Held:
+class _HeldValue:
     """A value: what each device has of it; where these are views of one array, that array too."""
 
     __slots__ = ("pieces", "whole")
@@ -98,7 +98,7 @@ class _Held:
         self.whole = whole
 
 
-class _Machine:
+class _Interpreter:
     def __init__(
         self,
         program: Program,
@@ -116,7 +116,7 @@ class _Machine:
         self.in_place = not (arrays.is_jax(self.like) or any(map(transformed, inputs)))
         first = program.values[program.inputs[0]].space
         self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
-        self.held: dict[int, _Held] = {}
+        self.held: dict[int, _HeldValue] = {}
         self.tally = Tally(program, self.batch)
         self.left = list(program.readers)
 
@@ -139,11 +139,11 @@ class _Machine:
     def value(self, k: int) -> Value:
         return self.program.values[k]
 
-    def _cut(self, k: int, x: Array) -> _Held:
+    def _cut(self, k: int, x: Array) -> _HeldValue:
         """Views of a whole array, one a device."""
         value = self.value(k)
         self.tally.cut(k)
-        return _Held([view(x, value, place) for place in self.program.places[k]], x)
+        return _HeldValue([view(x, value, place) for place in self.program.places[k]], x)
 
     def _whole(self, k: int) -> Array:
         found = self.held[k].whole
@@ -201,13 +201,13 @@ class _Machine:
         self.spread(task, len(active))
         for j, (k, value, whole) in enumerate(zip(step.outputs, values, wholes, strict=True)):
             if whole is None:
-                self.held[k] = _Held(pieces[j])
+                self.held[k] = _HeldValue(pieces[j])
             elif mutable[j]:
                 self.held[k] = self._cut(k, whole)
             else:
                 self.held[k] = self._cut(k, self._assembled(pieces[j], value))
 
-    def _once(self, step: Compute, sources: list[_Held], values: list[Value]) -> None:
+    def _once(self, step: Compute, sources: list[_HeldValue], values: list[Value]) -> None:
         block = self.blocks.of(step, 0)
         if block is None:  # an axis without planes
             for k, value in zip(step.outputs, values, strict=True):
@@ -222,7 +222,7 @@ class _Machine:
             # The adjoint of a crop makes a range of planes only.
             everything = tuple((0, n) for n in self.value(k).space.shape)
             whole = part if self.program.places[k][0] == everything else None
-            self.held[k] = _Held([part] * self.n, whole)
+            self.held[k] = _HeldValue([part] * self.n, whole)
 
     def _apply(
         self, step: Compute, block: Any, parts: Sequence[Any], device: int
@@ -264,9 +264,9 @@ class _Machine:
             for piece in there[1:]:
                 total = total + piece
             sums.append(total)
-        self.held[out] = _Held(sums)
+        self.held[out] = _HeldValue(sums)
 
-    def _recut(self, step: Movement) -> _Held:
+    def _recut(self, step: Movement) -> _HeldValue:
         """Other views of what is there."""
         source, out = self.held[step.inputs[0]], step.outputs[0]
         if source.whole is not None:
@@ -285,7 +285,7 @@ class _Machine:
                 pieces[d] = along(local, after, step.mesh_axis, i, self.mesh)
                 if wrapped(self.program.places[out][d], after):
                     self.tally.copied(pieces[d])
-        return _Held(pieces)
+        return _HeldValue(pieces)
 
     def _line(
         self, value: Value, line: tuple[int, ...], m: int, there: Sequence[Array | None]
@@ -305,7 +305,7 @@ class _Machine:
             parts.append(arrays.narrow(local, axis, lo, hi) if piece is None else piece)
         return arrays.namespace(*parts).concat(parts, axis=axis)
 
-    def _extend(self, step: Movement) -> _Held:
+    def _extend(self, step: Movement) -> _HeldValue:
         source, before = self.held[step.inputs[0]], self.value(step.inputs[0])
         after = self.value(step.outputs[0])
         m = step.mesh_axis
@@ -324,9 +324,9 @@ class _Machine:
                     wide = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
                     self.tally.copied(piece)
                     pieces[d] = spread_out(wide, piece, before, m, i, self.mesh)
-        return _Held(pieces)
+        return _HeldValue(pieces)
 
-    def _reduced(self, step: Movement) -> _Held:
+    def _reduced(self, step: Movement) -> _HeldValue:
         """Sums over the devices of each line, in their order; shares side by side."""
         source, out = self.held[step.inputs[0]], step.outputs[0]
         after, m = self.value(out), step.mesh_axis
@@ -366,10 +366,10 @@ class _Machine:
 
         self.spread(task, len(jobs))
         if whole is None:
-            return _Held(pieces)
+            return _HeldValue(pieces)
         return self._cut(out, whole if in_place else self._assembled(pieces, after))
 
-    def _halo_add(self, step: Movement) -> _Held:
+    def _halo_add(self, step: Movement) -> _HeldValue:
         """Every owner adds up what the windows hold of its planes, in the order of devices."""
         source, out = self.held[step.inputs[0]], step.outputs[0]
         before, after = self.value(step.inputs[0]), self.value(out)
@@ -410,7 +410,7 @@ class _Machine:
 
         self.spread(task, len(owners))
         if whole is None:
-            return _Held(pieces)
+            return _HeldValue(pieces)
         return self._cut(out, whole if in_place else self._assembled(pieces, after))
 
     def _assembled(self, pieces: Sequence[Array | None], value: Value) -> Array:
@@ -431,13 +431,13 @@ class _Machine:
         return whole
 
 
-_MOVES: dict[type, Callable[[_Machine, Any], _Held]] = {
-    Slice: _Machine._recut,
-    AllGather: _Machine._recut,
-    AllToAll: _Machine._recut,
-    Halo: _Machine._recut,
-    Extend: _Machine._extend,
-    AllReduce: _Machine._reduced,
-    ReduceScatter: _Machine._reduced,
-    HaloAdd: _Machine._halo_add,
+_MOVES: dict[type, Callable[[_Interpreter, Any], _HeldValue]] = {
+    Slice: _Interpreter._recut,
+    AllGather: _Interpreter._recut,
+    AllToAll: _Interpreter._recut,
+    Halo: _Interpreter._recut,
+    Extend: _Interpreter._extend,
+    AllReduce: _Interpreter._reduced,
+    ReduceScatter: _Interpreter._reduced,
+    HaloAdd: _Interpreter._halo_add,
 }

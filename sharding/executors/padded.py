@@ -33,7 +33,7 @@ from sharding.program import Program
 from sharding.states import Windowed, real_range, share_of
 from sharding.steps import Compute, Loop, Step
 
-__all__ = ["Blocks", "Segment", "Slot", "description", "segments", "window_cells"]
+__all__ = ["PaddedBlocks", "Segment", "Slot", "description", "segments", "window_cells"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Slot:
     exchanged: bool = False
 
 
-class Blocks:
+class PaddedBlocks:
     """The padded blocks of a plan's leaves, made once.
 
     Parameters

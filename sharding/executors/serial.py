@@ -12,10 +12,10 @@ from sharding.executors.shared import SharedEngine
 from sharding.executors.spread import in_turn
 from sharding.program import Program
 
-__all__ = ["Engine"]
+__all__ = ["SerialEngine"]
 
 
-class Engine(SharedEngine):
+class SerialEngine(SharedEngine):
     """Runs programs in turn, kernels on one thread."""
 
     def _spread(self, task: Callable[[int], None], n: int, inputs: Sequence[Array]) -> None:

@@ -32,7 +32,7 @@ from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.ends import End
 from sharding.executors.exchanged_loop import exchanges
-from sharding.executors.padded import Blocks, Slot, description
+from sharding.executors.padded import PaddedBlocks, Slot, description
 from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked
 from sharding.homes.jax_turns import together
 from sharding.memory import Account
@@ -44,25 +44,25 @@ from sharding.steps import Add, Compute, Movement
 if TYPE_CHECKING:
     from sharding.planner import Plan
 
-__all__ = ["Engine"]
+__all__ = ["ShardMapEngine"]
 
 
-class Engine:
+class ShardMapEngine:
     """Runs the programs of a plan, or of its linearisation at a point, as compiled programs."""
 
     def __init__(
         self,
         plan: Plan,
-        blocks: Blocks | None = None,
+        blocks: PaddedBlocks | None = None,
         points: dict[int, tuple[Array, ...]] | None = None,
     ) -> None:
         self.plan = plan
-        self.blocks = blocks or Blocks(plan.mesh, plan.machine)
+        self.blocks = blocks or PaddedBlocks(plan.mesh, plan.machine)
         self._points = points or {}
         self._linear = bool(points) or plan.forward.linear
         self._bare = False  # whether its program knows its leaves no more
         self._ready: dict[int, tuple[Program, _Body, tuple[Array, ...]]] = {}
-        self._pairs: dict[int, tuple[_Pair, bool, tuple[Array, ...]]] = {}
+        self._pairs: dict[int, tuple[_PairProgram, bool, tuple[Array, ...]]] = {}
 
     def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
         """The outputs of a program for placed inputs, or traced ones of the padded shapes."""
@@ -84,7 +84,7 @@ class Engine:
         out = jax_primitive.bind(primitive, x, leaves, adjoint)
         return list(out) if isinstance(out, tuple) else [out]
 
-    def linearised(self, program: Program, inputs: Sequence[Array]) -> Engine:
+    def linearised(self, program: Program, inputs: Sequence[Array]) -> ShardMapEngine:
         """The engine with the Jacobians of nonlinear leaves where these inputs lead."""
         body, leaves = self._body(program, True)
         inputs = body.held(inputs, program.inputs)
@@ -94,7 +94,7 @@ class Engine:
             for step in program.computes()
             if not isinstance(step.operator, LinearOperator)
         }
-        return Engine(self.plan, self.blocks, points)
+        return ShardMapEngine(self.plan, self.blocks, points)
 
     def local(self, operator: Any) -> Any:
         """The operator itself: JAX's own transformations serve it."""
@@ -107,7 +107,7 @@ class Engine:
     @classmethod
     def of_parts(
         cls, plan: Plan, parts: Sequence[tuple[_Body, tuple[Array, ...]]], linear: bool
-    ) -> Engine:
+    ) -> ShardMapEngine:
         """The engine of a plan whose programs are those of these parts, with their arrays."""
         engine = cls(plan)
         engine._linear, engine._bare = linear, True
@@ -152,7 +152,7 @@ class Engine:
         _, body, leaves = self._ready[key]
         return body, leaves
 
-    def _pair(self, program: Program) -> tuple[_Pair, bool, tuple[Array, ...]] | None:
+    def _pair(self, program: Program) -> tuple[_PairProgram, bool, tuple[Array, ...]] | None:
         """The primitive of a linear program and whether it is its adjoint; None: not linear."""
         if not self._linear:
             return None
@@ -164,7 +164,7 @@ class Engine:
             elif self._points or back is None:
                 back = forward.adjoint()
             (first, leaves), (second, others) = self._body(forward), self._body(back)
-            made = _Pair(first, second, len(leaves))
+            made = _PairProgram(first, second, len(leaves))
             self._pairs[id(program)] = made, adjoint, (*leaves, *others)
         return self._pairs[id(program)]
 
@@ -180,7 +180,7 @@ class Engine:
         self.__init__(plan, None, points)  # type: ignore[misc]
 
 
-class _Pair(jax_primitive.Program):
+class _PairProgram(jax_primitive.PrimitiveProgram):
     """A linear program and its adjoint as one primitive on arrays of the padded shapes."""
 
     def __init__(self, forward: _Body, adjoint: _Body, count: int) -> None:

@@ -17,10 +17,10 @@ from sharding.executors.shared import SharedEngine
 from sharding.executors.spread import in_turn
 from sharding.program import Program
 
-__all__ = ["Engine"]
+__all__ = ["ThreadEngine"]
 
 
-class Engine(SharedEngine):
+class ThreadEngine(SharedEngine):
     """Runs the devices of a step side by side."""
 
     def _spread(self, task: Callable[[int], None], n: int, inputs: Sequence[Array]) -> None:

@@ -15,12 +15,12 @@ from sharding.executors.torch_machine import local_space
 from sharding.program import Program
 
 if TYPE_CHECKING:
-    from sharding.executors.torch_ranks import Engine
+    from sharding.executors.torch_ranks import RankEngine
 
-__all__ = ["Local"]
+__all__ = ["LocalOperator"]
 
 
-class Local:
+class LocalOperator:
     """A lowered operator on this rank's plain tensors; every rank calls it together.
 
     `local(x)`, and for linear ones `local @ x` and `local.H @ y`, under autograd and `torch.func`
@@ -36,7 +36,7 @@ class Local:
     """
 
     def __init__(
-        self, engine: Engine, program: Program, adjoint: Program | None, name: str
+        self, engine: RankEngine, program: Program, adjoint: Program | None, name: str
     ) -> None:
         self._engine, self._program, self._adjoint = engine, program, adjoint
         self.name = name
@@ -44,11 +44,11 @@ class Local:
         self.codomain = local_space(program, program.outputs, engine.ranks.at)
 
     @property
-    def H(self) -> Local:
+    def H(self) -> LocalOperator:
         """The adjoint on this rank's parts."""
         if self._adjoint is None:
             raise PlacementError(f"{self.name} is not linear: it has no adjoint")
-        return Local(self._engine, self._adjoint, self._program, f"{self.name}.H")
+        return LocalOperator(self._engine, self._adjoint, self._program, f"{self.name}.H")
 
     def __call__(self, x: Any) -> Any:
         parts = tuple(x) if isinstance(x, (tuple, list)) else (x,)

@@ -29,17 +29,17 @@ from sharding.rank_movements import recorded_move
 from sharding.steps import Add, Compute, Movement, Step, Value
 
 if TYPE_CHECKING:
-    from sharding.executors.torch_ranks import Engine
+    from sharding.executors.torch_ranks import RankEngine
 
-__all__ = ["Machine", "batch_of", "entry", "local_space"]
+__all__ = ["RankRun", "batch_of", "entry", "local_space"]
 
 
-class Machine:
+class RankRun:
     """One run of a program on this rank."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: RankEngine,
         program: Program,
         gate: Gate,
         points: dict[tuple[int, int], Any] | None,

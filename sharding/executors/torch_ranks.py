@@ -1,9 +1,9 @@
 """A program on the ranks of a process group: every rank runs it on its own blocks.
 
 Shares are plain tensors without padding, uneven or empty. A thin layer turns DTensors into local
-tensors and back (`Local` is what lies within it, for `torch.func`); `torch_machine.py` takes the
-steps, and each is an autograd function whose backward is its adjoint, so that a program can be
-differentiated in any way torch knows.
+tensors and back (`LocalOperator` is what lies within it, for `torch.func`); `torch_machine.py`
+takes the steps, and each is an autograd function whose backward is its adjoint, so that a program
+can be differentiated in any way torch knows.
 
 Ranks agree before the first exchange and after the last, of a backward pass too (`torch_gate.py`):
 where one raises, in between too, all raise and the group can be used again.
@@ -26,8 +26,8 @@ from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement, memory
 from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
-from sharding.executors.torch_local import Local
-from sharding.executors.torch_machine import Machine, batch_of, entry
+from sharding.executors.torch_local import LocalOperator
+from sharding.executors.torch_machine import RankRun, batch_of, entry
 from sharding.executors.torch_tiles import Pair, paired
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
@@ -41,10 +41,10 @@ from sharding.steps import Step, Value
 if TYPE_CHECKING:
     from sharding.plans import Plan
 
-__all__ = ["Engine", "Local"]
+__all__ = ["LocalOperator", "RankEngine"]
 
 
-class Engine:
+class RankEngine:
     """Runs the programs of a plan on this rank."""
 
     def __init__(self, plan: Plan, blocks: Blocks | None = None) -> None:
@@ -86,18 +86,18 @@ class Engine:
                 for v, y in zip(outs, made, strict=True)
             ]
 
-    def linearised(self, program: Program, inputs: Sequence[Any]) -> Engine:
+    def linearised(self, program: Program, inputs: Sequence[Any]) -> RankEngine:
         """The engine with the Jacobians of nonlinear blocks at these inputs."""
         points: dict[tuple[int, int], Any] = {}
         with _no_grad():
             local = [x.detach().to_local() for x in inputs]
             self._agreed(program, local, f"{[tuple(x.shape) for x in inputs]}", points)
-        return Engine(self.plan, self.blocks.linearised(points))
+        return RankEngine(self.plan, self.blocks.linearised(points))
 
-    def local(self, operator: Any) -> Local:
+    def local(self, operator: Any) -> LocalOperator:
         """The operator on this rank's parts."""
         adjoint = getattr(operator, "_adjoint_program", None)
-        return Local(self, self.plan.forward, adjoint, operator.name)
+        return LocalOperator(self, self.plan.forward, adjoint, operator.name)
 
     def run_local(self, program: Program, parts: Sequence[Array]) -> list[Array]:
         """The outputs of a program on this rank's parts, under any transform of torch."""
@@ -122,7 +122,7 @@ class Engine:
         free = free_beside(local[0]) if needed >= memory.SMALL else None
         agreement.settle(text, memory.shortage(needed, free, f"rank {self.ranks.position}"))
         gate = Gate(text)
-        made = Machine(self, program, gate, points).run([gate.through(x) for x in local])
+        made = RankRun(self, program, gate, points).run([gate.through(x) for x in local])
         gate.settle()
         return [gate.through(y) for y in made]
 

@@ -25,7 +25,7 @@ from sharding.states import Partial, Replicated, Sharded, State, dual, real_rang
 from sharding.steps import Loop, Movement, Step
 
 if TYPE_CHECKING:
-    from sharding.executors.torch_machine import Machine
+    from sharding.executors.torch_machine import RankRun
 
 __all__ = ["Pair", "in_tiles", "paired"]
 
@@ -84,7 +84,7 @@ def paired(program: Program) -> list[Step | Pair]:
     return [unit for unit in units if id(unit) not in taken]
 
 
-def in_tiles(machine: Machine, pair: Pair, x: Array) -> Array:
+def in_tiles(machine: RankRun, pair: Pair, x: Array) -> Array:
     """What a pair makes of a rank's tensor, in the graph that torch records."""
     tiles = _Tiles(machine, pair)
     if not recording(x):
@@ -126,7 +126,7 @@ def _pair(program: Program, loop: Loop, movement: Step | None, first: bool) -> P
 class _Tiles:
     """One run of a pair on this rank, or of its adjoint."""
 
-    def __init__(self, machine: Machine, pair: Pair) -> None:
+    def __init__(self, machine: RankRun, pair: Pair) -> None:
         self.machine, self.pair = machine, pair
         m, ends = pair.movement.mesh_axis, (*pair.movement.inputs, *pair.movement.outputs)
         values = machine.program.values

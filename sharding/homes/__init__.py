@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["Home", "Term", "forbid", "home_of", "refuse", "taken"]
+__all__ = ["DeviceHome", "Term", "forbid", "home_of", "refuse", "taken"]
 
 Term = tuple["Placement", Any, Any, int]
 """One inner product: placement, both elements, and how many axes they have without batch axes."""
 
 
-class Home(Protocol):
+class DeviceHome(Protocol):
     """What a kind of devices does with a `Placement`.
 
     A home whose `put` may share the memory of what it is given has `own(placement, given, put)`
@@ -65,11 +65,11 @@ _FILES = {
 }
 
 
-def home_of(device: Any) -> Home:
+def home_of(device: Any) -> DeviceHome:
     """The home of devices like this one."""
     from sharding.devices import family
 
-    home: Home = import_module(f"sharding.homes.{_FILES[family(device)]}").HOME
+    home: DeviceHome = import_module(f"sharding.homes.{_FILES[family(device)]}").HOME
     return home
 
 
@@ -87,7 +87,7 @@ def taken(placement: Placement, x: Any) -> Any:
     return x if own is None else own(placement, x)
 
 
-def refuse(home: Home, error: Exception) -> None:
+def refuse(home: DeviceHome, error: Exception) -> None:
     """Tell the processes that share this home that one of them raises, so that all of them do."""
     tell = getattr(home, "refuse", None)
     if tell is not None:

@@ -45,7 +45,7 @@ def program(terms: tuple[tuple[Placement, int], ...], ordered: bool) -> Any:
 
     mesh = terms[0][0].mesh
     assert mesh is not None
-    lines = [_Line(placement, ndim, mesh) for placement, ndim in terms]
+    lines = [_DotLayout(placement, ndim, mesh) for placement, ndim in terms]
     names = tuple(n for n in mesh.names if any(n in line.cutting for line in lines))
     combined = _reproducible if ordered else _sum_up
 
@@ -79,7 +79,7 @@ def _differentiable(run: Any, plain: Any) -> Any:
     return made
 
 
-class _Line:
+class _DotLayout:
     """How one inner product is cut over the mesh."""
 
     def __init__(self, placement: Placement, ndim: int, mesh: Mesh) -> None:
@@ -145,11 +145,13 @@ class _Line:
         return x
 
 
-def _twice(lines: list[_Line]) -> list[_Line]:
+def _twice(lines: list[_DotLayout]) -> list[_DotLayout]:
     return [line for line in lines for _ in range(2)]
 
 
-def _sum_up(lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+def _sum_up(
+    lines: list[_DotLayout], operands: Sequence[Any], names: tuple[str, ...]
+) -> tuple[Any, ...]:
     """The halves of all inner products, by one collective."""
     import jax
 
@@ -173,7 +175,7 @@ def _sum_up(lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...])
 
 
 def _reproducible(
-    lines: list[_Line], operands: Sequence[Any], names: tuple[str, ...]
+    lines: list[_DotLayout], operands: Sequence[Any], names: tuple[str, ...]
 ) -> tuple[Any, ...]:
     """The same in bits that no order of summation changes, by two collectives."""
     import jax

@@ -43,7 +43,7 @@ def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
     )
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
-        for engine in (shard_map.Engine(made), device_threads.Engine(made)):
+        for engine in (shard_map.ShardMapEngine(made), device_threads.DeviceThreadEngine(made)):
             for steps, matrix in ((program, dense), (made.adjoint, dense.T)):
                 x = rng.standard_normal(test_programs.SPACE.shape)
                 before, after = (

@@ -20,7 +20,7 @@ import linops as lo
 import solvers
 from linops.errors import CheckpointError, PlacementError
 from sharding import plan
-from sharding.executors.shard_map import Engine
+from sharding.executors.shard_map import ShardMapEngine
 from sharding.states import REPLICATED, Sharded
 from solvers.cgls import _several
 from solvers.elements import admit, require_finite
@@ -73,7 +73,7 @@ def test_a_solve_is_one_program(
     # Another scan of equal structure compiles nothing, and more iterations cost nothing more of
     # the host: neither programs that it starts nor values that it reads.
     counts = []
-    run, read = Engine.run, type(placed).__array__
+    run, read = ShardMapEngine.run, type(placed).__array__
     for n in (10, 40):
         seen = [0, 0]
 
@@ -86,7 +86,7 @@ def test_a_solve_is_one_program(
             return read(self, *a, **k)
 
         _, C, other = _problem(5)
-        monkeypatch.setattr(Engine, "run", counted)
+        monkeypatch.setattr(ShardMapEngine, "run", counted)
         monkeypatch.setattr(type(placed), "__array__", watched)
         with jax.log_compiles():
             assert solve(C, C.codomain.home.put(other), n).iterations == n
@@ -256,7 +256,7 @@ def test_coordinate_descent_on_a_volume_in_shares(
 
     seen: list[int] = []
     passes: list[tuple[Any, ...]] = []
-    advance, run = Descent.advance, Engine.run
+    advance, run = Descent.advance, ShardMapEngine.run
 
     def watched(descent: Any, *a: Any) -> None:
         passes.append((*a, descent.x, descent.e, descent._problem))
@@ -270,7 +270,7 @@ def test_coordinate_descent_on_a_volume_in_shares(
     placed = B.codomain.home.put(y)
     kept = B.domain.home.put(np.full(A.domain.shape, 0.1))
     monkeypatch.setattr(Descent, "advance", watched)
-    monkeypatch.setattr(Engine, "run", noted(run))
+    monkeypatch.setattr(ShardMapEngine, "run", noted(run))
     monkeypatch.setattr(type(placed), "__array__", noted(type(placed).__array__))
     got = solvers.vcd(B, placed, prior, **options)
     assert got.solution.shape == (6, 6, 6) and B.domain.home.placement.holds(got.solution)

@@ -62,7 +62,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
     size: int, below: int, above: int, periodic: bool
 ) -> None:
     """`<halo x, y> == <x, halo_add y>`, with windows wider than a share and around a ring."""
-    from sharding.executors.interpreter import _Machine
+    from sharding.executors.interpreter import _Interpreter
     from sharding.steps import Halo, HaloAdd
 
     space = lo.Space((size, 3), "float64")
@@ -78,7 +78,7 @@ def test_a_halo_and_its_adjoint_are_transposed(
         assert kinds == ["Halo", "HaloAdd"], kinds
         x = rng.standard_normal((size, 3))
         mesh = Mesh(tuple(range(n)), (n,), ("m",))
-        machine = _Machine(
+        machine = _Interpreter(
             forward, Blocks(mesh.shape, mesh.coordinates), lambda t, c: [t(i) for i in range(c)],
             None, [x],
         )  # fmt: skip
