@@ -15,7 +15,7 @@ from linops.algebra.blocks import extent, runs_whole
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from sharding.cost import Machine, leaf_seconds, movement_seconds
-from sharding.graph import Graph, Node
+from sharding.graph import Graph, GraphNode
 from sharding.options import Option, options
 from sharding.states import (
     PARTIAL,
@@ -159,7 +159,7 @@ class _Walk:
         self,
         table: _Table,
         position: int,
-        node: Node,
+        node: GraphNode,
     ) -> _Table:
         out: _Table = {}
         ways = self._ways(position, node)
@@ -190,7 +190,7 @@ class _Walk:
 
     # --- what may be chosen -----------------------------------------------------------------
 
-    def _ways(self, position: int, node: Node) -> list[Option]:
+    def _ways(self, position: int, node: GraphNode) -> list[Option]:
         if node.operator is None:
             space = self.graph.edges[node.outputs[0]]
             states: list[State] = [REPLICATED, PARTIAL, *(Sharded(a) for a in range(space.ndim))]
@@ -244,7 +244,7 @@ class _Walk:
 
     # --- what it costs ----------------------------------------------------------------------
 
-    def _work(self, position: int, node: Node, way: Option) -> float:
+    def _work(self, position: int, node: GraphNode, way: Option) -> float:
         if node.operator is None:
             return 0.0
         machine = self.machine

@@ -16,7 +16,7 @@ from linops.algebra.sums import Sum
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Relation
-from sharding.graph import Graph, Node, flatten
+from sharding.graph import Graph, GraphNode, flatten
 
 __all__ = ["merged", "with_whole_sums"]
 
@@ -43,7 +43,7 @@ def merged(graph: Graph) -> Iterator[Graph]:
         if not _reaches(one):
             continue
         nodes = list(graph.nodes)
-        nodes[readers[0]] = Node(one, node.inputs, reader.outputs)
+        nodes[readers[0]] = GraphNode(one, node.inputs, reader.outputs)
         del nodes[position]
         yield Graph(graph.edges, tuple(nodes), graph.inputs, graph.outputs)
 

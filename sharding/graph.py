@@ -23,11 +23,11 @@ from linops.functionals.functional import Functional
 from linops.operator import Operator
 from linops.space import AnySpace, Space
 
-__all__ = ["Graph", "Node", "flatten"]
+__all__ = ["Graph", "GraphNode", "flatten"]
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """A leaf, or where `operator` is None the sum of its inputs."""
 
     operator: Operator | None
@@ -40,7 +40,7 @@ class Graph:
     """Edges by their spaces, nodes in an order in which they can run."""
 
     edges: tuple[Space, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -66,7 +66,7 @@ class _Builder:
     def __init__(self, atomic: Callable[[Operator], bool]) -> None:
         self.atomic = atomic
         self.edges: list[Space] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
         self._seen: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
 
     def edge(self, space: Space) -> int:
@@ -112,7 +112,7 @@ class _Builder:
         # Values of functionals are sums: they are added up in float64.
         spaces = (Space((), "float64"),) if isinstance(operator, Functional) else None
         outs = tuple(self.edge(space) for space in spaces or operator.codomain.members)
-        self.nodes.append(Node(operator, ins, outs))
+        self.nodes.append(GraphNode(operator, ins, outs))
         return outs
 
     def _added(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class _Builder:
         outs = []
         for column in zip(*parts, strict=True):
             out = self.edge(self.edges[column[0]])
-            self.nodes.append(Node(None, tuple(column), (out,)))
+            self.nodes.append(GraphNode(None, tuple(column), (out,)))
             outs.append(out)
         return tuple(outs)
 
