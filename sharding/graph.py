@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from linops.algebra.gram import Gram
-from linops.algebra.nonlinear import Composition, Multiple
+from linops.algebra.nonlinear import Composition
 from linops.algebra.product import Product
 from linops.algebra.scaled import Scaled
 from linops.algebra.stacks import BlockDiagonal, HStack, VStack
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Identity
-from linops.functionals.combined import ScaledFunctional
 from linops.functionals.composed import ComposedFunctional
 from linops.functionals.functional import Functional
 from linops.operator import Operator
@@ -102,9 +101,9 @@ class _Builder:
             )
         if isinstance(operator, ComposedFunctional):
             return self.trace(operator.outer, self.trace(operator.inner, ins))
-        if isinstance(operator, (Scaled, Multiple, ScaledFunctional)) and _is_node(operator.base):
-            factor = operator.factor if isinstance(operator, ScaledFunctional) else operator.scalar
+        if isinstance(operator, Scaled) and _is_node(operator.base):
             outs = self.trace(operator.base, ins)
+            factor = operator.scalar
             return tuple(self._leaf(factor * Identity(self.edges[k]), (k,))[0] for k in outs)
         return self._leaf(operator, ins)
 
@@ -139,7 +138,7 @@ _NODES = (
 
 
 def _is_node(operator: Any) -> bool:
-    if isinstance(operator, (Scaled, Multiple, ScaledFunctional)):
+    if isinstance(operator, Scaled):
         return _is_node(operator.base)
     return isinstance(operator, _NODES)
 

@@ -17,10 +17,10 @@ from linops.algebra import nonlinear, placed
 from linops.algebra.complexify import complexify
 from linops.algebra.origins import watch
 from linops.algebra.product import Product
-from linops.algebra.rewrite import PRODUCT_RULES, SUM_RULES, Rewrite, simplify_pair
-from linops.algebra.scaled import Scaled, as_scalar, is_scalar
+from linops.algebra.rewrite import PRODUCT_RULES, SCALE_RULES, SUM_RULES, Rewrite, simplify_pair
+from linops.algebra.scaled import Scaled, ScaledLinear, as_scalar, is_complex, is_scalar
 from linops.algebra.sums import Sum
-from linops.elementary.identity import Cast, Identity, Zero
+from linops.elementary.identity import Cast, Identity
 from linops.elementary.matrix import Matrix, is_sparse
 from linops.errors import DTypeError, ShapeError
 from linops.linear_operator import LinearOperator
@@ -171,8 +171,8 @@ def multiply(scalar: Any, operator: Operator) -> Any:
     """`scalar * operator`; anything that is no scalar raises and names `@`."""
     if not is_scalar(scalar):
         raise TypeError(
-            f"'*' takes a scalar, got {type(scalar).__name__}: use '@' to apply or compose, "
-            "and Diagonal(array) @ A for a product with an array"
+            f"'*' takes a scalar, got {type(scalar).__name__}: "
+            + Scaled._kinds[operator._kind].advice
         )
     return scale(scalar, operator)
 
@@ -190,27 +190,17 @@ def divide(operator: Operator, scalar: Any) -> Any:
 
 def scale(scalar: Any, operator: Operator) -> Any:
     """`scalar * operator`, merged with a scalar that is there already."""
-    value = as_scalar(scalar)
-    if not isinstance(operator, LinearOperator):
-        return nonlinear.scaled(value, operator)
-    if isinstance(value, complex) or (
-        arrays.is_array(value) and arrays.dtype_of(value).kind == "c"
-    ):
+    if is_complex(scalar) and isinstance(operator, LinearOperator):
         if "real_linear" in operator.tags and operator.codomain.is_complex:
-            return flat_product([Scaled(value, Identity(operator.codomain)), operator])
-        operator = complexify(operator)
-    kept = arrays.trainable(value) or arrays.trainable(getattr(operator, "scalar", None))
-    if isinstance(operator, Scaled) and not kept:
-        merged = _scalar_product(value, operator.scalar)
-        return scale(merged, operator.base)
-    if not arrays.is_array(value):
-        if value == 1:
-            return operator
-        if value == 0:
-            return Zero(operator.domain, operator.codomain)
-        if isinstance(operator, Zero):
-            return operator
-    return Scaled(value, operator)
+            outside = ScaledLinear(as_scalar(scalar), Identity(operator.codomain))
+            return flat_product([outside, operator])
+    kind: type[Scaled] = Scaled._kinds[operator._kind]
+    value, operator = kind.admitted(scalar, operator)
+    if isinstance(operator, Scaled):
+        if not (arrays.trainable(value) or arrays.trainable(operator.scalar)):
+            return scale(value * operator.scalar, operator.base)
+    found = next((made for rule in SCALE_RULES if (made := rule(value, operator))), None)
+    return kind(value, operator) if found is None else found
 
 
 def power(operator: Operator, exponent: Any) -> Any:
@@ -263,7 +253,7 @@ def _join(
 
 
 def _unscale(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
-    if type(operator) is not Scaled or arrays.trainable(operator.scalar):
+    if type(operator) is not ScaledLinear or arrays.trainable(operator.scalar):
         return None, operator
     if not isinstance(operator.scalar, (int, float)):
         if "real_linear" in operator.tags or "real_linear" in beside.tags:

@@ -1,4 +1,4 @@
-"""Compositions of maps of which some are not linear: chain rule, scalar multiples.
+"""Compositions of maps of which some are not linear: chain rule.
 
 The Jacobian of a composition is the product of the Jacobians, each taken where the one before has
 led; the primal pass runs once.
@@ -7,21 +7,18 @@ led; the primal pass runs once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
-from linops import arrays
 from linops.algebra.placed import chained
-from linops.algebra.scaled import _times
-from linops.cost import Cost, bytes_of
-from linops.errors import DTypeError, ShapeError
+from linops.cost import Cost
+from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import Precision
 from linops.relations import link_named, only_local, product_rule
 from linops.rule import Relation, Rule
 
-__all__ = ["Composition", "Multiple", "composed", "scaled"]
+__all__ = ["Composition", "composed"]
 
 
 class Composition(Operator):
@@ -87,47 +84,6 @@ class Composition(Operator):
         return Cost.chained([term.cost() for term in self.terms])
 
 
-class Multiple(Operator):
-    """`scalar * base` for a base that is not linear."""
-
-    batched = True
-    _exact: ClassVar[bool] = True
-
-    def __init__(self, scalar: Any, base: Operator) -> None:
-        super().__init__(base.domain, base.codomain, name="Scaled")
-        self.scalar = scalar
-        self.base = base
-
-    def _apply(self, x: Any) -> Any:
-        return _times(self.scalar, self.base._forward(x), self.codomain)
-
-    def _jacobian(self, x: Any) -> LinearOperator:
-        from linops.algebra.arithmetic import scale
-
-        jacobian: LinearOperator = scale(self.scalar, self.base._jacobian(x))
-        return jacobian
-
-    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
-        return self.base._input_range(axis, start, stop)
-
-    def _member_range(self, member: int, axis: str, start: int, stop: int) -> tuple[int, int]:
-        return self.base._member_range(member, axis, start, stop)
-
-    def _derive_rule(self) -> Rule:
-        return self.base.rule
-
-    def _derive_precision(self) -> Precision:
-        return self.base.precision
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator:
-        return Multiple(self.scalar, self.base.block(axis, start, stop, padded))
-
-    def _cost(self) -> Cost:
-        cost, made = self.base.cost(), bytes_of(self.codomain)
-        flops = cost.flops + self.codomain.size
-        return replace(cost, flops=flops, workspace=max(cost.workspace, made))
-
-
 def composed(*terms: Operator) -> Operator:
     """The composition, outermost first; linear neighbours are multiplied together."""
     from linops.algebra.arithmetic import compose
@@ -148,21 +104,6 @@ def composed(*terms: Operator) -> Operator:
     if not flat:
         return terms[0]
     return flat[0] if len(flat) == 1 else Composition(flat)
-
-
-def scaled(scalar: Any, operator: Operator) -> Operator:
-    """`scalar * operator`."""
-    if isinstance(scalar, complex) and not operator.codomain.is_complex:
-        raise DTypeError(
-            f"{operator.name} gives real values; a complex multiple of it would not: compose it "
-            "with a complex Diagonal instead"
-        )
-    kept = arrays.trainable(scalar) or arrays.trainable(getattr(operator, "scalar", None))
-    if isinstance(operator, Multiple) and not kept:
-        return scaled(scalar * operator.scalar, operator.base)
-    if isinstance(scalar, (int, float)) and scalar == 1:
-        return operator
-    return Multiple(scalar, operator)
 
 
 def _fits(outer: Operator, inner: Operator) -> None:

@@ -2,20 +2,22 @@
 
 Each rule is a small pure function that returns the simpler operator, or None where it does not
 apply; classes are final, so it compares types. Products try `PRODUCT_RULES` where two chains meet,
-sums try `SUM_RULES`; a composition is simplified as it is built.
+sums try `SUM_RULES`, multiples `SCALE_RULES`; a composition is simplified as it is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from linops import arrays
 from linops.algebra.origins import derived
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Cast, Identity, Zero
 from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 
-__all__ = ["PRODUCT_RULES", "SUM_RULES", "Rewrite", "simplify_pair"]
+__all__ = ["PRODUCT_RULES", "SCALE_RULES", "SUM_RULES", "Rewrite", "simplify_pair"]
 
 Rewrite = Callable[[LinearOperator, LinearOperator], LinearOperator | None]
 
@@ -99,6 +101,23 @@ def diagonal_terms(a: LinearOperator, b: LinearOperator) -> LinearOperator | Non
 
 
 SUM_RULES: tuple[Rewrite, ...] = (zero_term, diagonal_terms)
+
+
+def one_times(scalar: Any, operator: Operator) -> Operator | None:
+    """`1 A -> A`."""
+    return operator if not arrays.is_array(scalar) and scalar == 1 else None
+
+
+def zero_times(scalar: Any, operator: Operator) -> Operator | None:
+    """`0 A -> 0` for a linear A, and `a 0 -> 0`."""
+    if arrays.is_array(scalar) or not operator.linear:
+        return None
+    if type(operator) is Zero:
+        return operator
+    return Zero(operator.domain, operator.codomain) if scalar == 0 else None
+
+
+SCALE_RULES: tuple[Callable[[Any, Operator], Operator | None], ...] = (one_times, zero_times)
 
 
 def simplify_pair(

@@ -8,65 +8,122 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.complexify import complexify
+from linops.algebra.node import Node
 from linops.algebra.norm import known_norm
 from linops.arrays import Array
-from linops.cost import Cost
+from linops.cost import Cost, bytes_of
+from linops.errors import DTypeError
 from linops.linear_operator import LinearOperator
+from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space
 
-__all__ = ["Scaled", "as_scalar", "is_scalar"]
+__all__ = ["Scaled", "ScaledLinear", "ScaledNonlinear", "as_scalar", "is_complex", "is_scalar"]
 
 
-class Scaled(LinearOperator):
+class Scaled(Node, family=True):
     """`scalar * base`. The scalar is a Python number, or a traced 0-d array."""
 
-    batched = True
-    _exact: ClassVar[bool] = True
+    advice: ClassVar[str] = (
+        "use '@' to apply or compose, and Diagonal(array) @ A for a product with an array"
+    )
 
-    def __init__(self, scalar: Any, base: LinearOperator) -> None:
-        super().__init__(base.domain, base.codomain, name="Scaled")
+    def __init__(self, scalar: Any, base: Any) -> None:
+        Operator.__init__(self, base.domain, base.codomain, name="Scaled")
         self.scalar = scalar
         self.base = base
 
+    @classmethod
+    def admitted(cls, scalar: Any, base: Any) -> tuple[Any, Any]:
+        """What `scalar` and `base` are in the node; raises where it does not take them."""
+        return as_scalar(scalar), base
+
+    def _on(self, base: Any) -> Any:
+        """The same multiple of another operator."""
+        return self._kinds[self._kind](self.scalar, base)
+
     def _apply(self, x: Any) -> Any:
         return _times(self.scalar, self.base._forward(x), self.codomain)
+
+    def _derive_rule(self) -> Rule:
+        rule: Rule = self.base.rule
+        return rule
+
+    def _derive_precision(self) -> Precision:
+        precision: Precision = self.base.precision
+        return precision
+
+    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
+        planes: tuple[int, int] = self.base._input_range(axis, start, stop)
+        return planes
+
+    def _member_range(self, member: int, axis: str, start: int, stop: int) -> tuple[int, int]:
+        planes: tuple[int, int] = self.base._member_range(member, axis, start, stop)
+        return planes
+
+    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Any:
+        return self._on(self.base.block(axis, start, stop, padded))
+
+    def _cost(self) -> Cost:
+        cost: Cost = self.base.cost()
+        made = bytes_of(self.codomain)
+        flops = cost.flops + self.codomain.size
+        return replace(cost, flops=flops, workspace=max(cost.workspace, made))
+
+
+class ScaledNonlinear(Scaled, final=True):
+    """A multiple of an operator that is not linear."""
+
+    @classmethod
+    def admitted(cls, scalar: Any, base: Any) -> tuple[Any, Any]:
+        value = as_scalar(scalar)
+        if isinstance(value, complex) and not base.codomain.is_complex:
+            raise DTypeError(
+                f"{base.name} gives real values; a complex multiple of it would not: compose it "
+                "with a complex Diagonal instead"
+            )
+        return value, base
+
+    def _jacobian(self, x: Any) -> LinearOperator:
+        jacobian: LinearOperator = self.base._jacobian(x) * self.scalar
+        return jacobian
+
+
+class ScaledLinear(LinearOperator, Scaled, final=True):
+    """A multiple of a linear operator; the adjoint's scalar is weak too."""
+
+    base: LinearOperator
+
+    @classmethod
+    def admitted(cls, scalar: Any, base: Any) -> tuple[Any, Any]:
+        value = as_scalar(scalar)
+        return value, complexify(base) if is_complex(value) else base
 
     def _apply_adjoint(self, y: Any) -> Any:
         return _times(_conjugate(self.scalar), self.base._backward(y), self.domain)
 
     def _make_adjoint(self) -> LinearOperator:
-        return self if "self_adjoint" in self.tags else Scaled(_conjugate(self.scalar), self.base.H)
+        if "self_adjoint" in self.tags:
+            return self
+        return ScaledLinear(_conjugate(self.scalar), self.base.H)
 
     def _make_conjugate(self) -> LinearOperator:
-        return Scaled(_conjugate(self.scalar), self.base.conj())
+        return ScaledLinear(_conjugate(self.scalar), self.base.conj())
 
     def _complexified(self) -> LinearOperator | None:
-        from linops.algebra.complexify import complexify
-
-        if "real_linear" in self.tags:
-            return None
-        return Scaled(self.scalar, complexify(self.base))
-
-    def _derive_rule(self) -> Rule:
-        return self.base.rule
+        return None if "real_linear" in self.tags else self._on(complexify(self.base))
 
     def _derive_tags(self) -> frozenset[str]:
         tags = self.base.tags & {"diagonal", "real_linear", "approximate_adjoint"}
-        traced = arrays.is_array(self.scalar)
-        if not isinstance(self.scalar, complex) and not (
-            traced and arrays.dtype_of(self.scalar).kind == "c"
-        ):
+        if not is_complex(self.scalar):
             tags |= self.base.tags & {"self_adjoint"}
             if isinstance(self.scalar, (int, float)) and self.scalar >= 0:
                 tags |= self.base.tags & {"psd", "nonnegative"}
         if isinstance(self.scalar, (int, float, complex)) and abs(self.scalar) == 1:
             tags |= self.base.tags & {"unitary"}
         return frozenset(tags)
-
-    def _derive_precision(self) -> Precision:
-        return self.base.precision
 
     def _diagonal(self) -> Array | None:
         found = self.base._diagonal()
@@ -80,26 +137,14 @@ class Scaled(LinearOperator):
         found = None if arrays.is_array(self.scalar) else known_norm(self.base)
         return None if found is None else abs(self.scalar) * found
 
-    def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
-        return self.base._input_range(axis, start, stop)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator:
-        block = self.base.block(axis, start, stop, padded)
-        assert isinstance(block, LinearOperator)
-        return Scaled(self.scalar, block)
-
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
-        return Scaled(self.scalar, self.base.columns(index, axes))
+        return self._on(self.base.columns(index, axes))  # type: ignore[no-any-return]
 
     def _approximate_inverse(self) -> LinearOperator | None:
         inverse = self.base._approximate_inverse()
         if inverse is None or (isinstance(self.scalar, (int, float, complex)) and not self.scalar):
             return None
-        return Scaled(1.0 / self.scalar, inverse)
-
-    def _cost(self) -> Cost:
-        cost = self.base.cost()
-        return replace(cost, flops=cost.flops + self.codomain.size)
+        return ScaledLinear(1.0 / self.scalar, inverse)
 
 
 def is_scalar(value: Any) -> bool:
@@ -137,9 +182,12 @@ def _times(scalar: Any, x: Any, space: Any) -> Any:
     return np.asarray(y) if isinstance(y, np.generic) else y
 
 
-def _conjugate(scalar: Any) -> Any:
+def is_complex(scalar: Any) -> bool:
+    """Whether a scalar is complex by its type."""
     if arrays.is_array(scalar):
-        if arrays.dtype_of(scalar).kind != "c":
-            return scalar
-        return arrays.namespace(scalar).conj(scalar)
-    return scalar.conjugate()
+        return arrays.dtype_of(scalar).kind == "c"
+    return isinstance(scalar, (complex, np.complexfloating))
+
+
+def _conjugate(scalar: Any) -> Any:
+    return arrays.conj(scalar) if arrays.is_array(scalar) else scalar.conjugate()

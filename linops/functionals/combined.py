@@ -9,6 +9,7 @@ from typing import Any
 from linops import arrays
 from linops.algebra import nonlinear
 from linops.algebra.arithmetic import add, scale
+from linops.algebra.scaled import Scaled, is_complex
 from linops.algebra.sums import Sum
 from linops.arrays import Array
 from linops.cost import Cost
@@ -19,7 +20,7 @@ from linops.operator import Operator
 from linops.relations import positions
 from linops.rule import Rule
 
-__all__ = ["FunctionalSum", "ScaledFunctional", "ShiftedFunctional", "scaled"]
+__all__ = ["FunctionalSum", "ScaledFunctional", "ShiftedFunctional"]
 
 
 class FunctionalSum(Functional, Sum, final=True):
@@ -74,54 +75,59 @@ class FunctionalSum(Functional, Sum, final=True):
         for term in self.terms:
             here, base = factor, term
             if isinstance(term, ScaledFunctional):
-                here, base = factor * term.factor, term.base
+                here, base = factor * term.scalar, term.base
             if isinstance(base, FunctionalSum):
                 yield from base._leaves(here)
             else:
                 yield here, base
 
 
-class ScaledFunctional(Functional):
+class ScaledFunctional(Functional, Scaled, final=True):
     """A functional times a number that is not negative."""
 
-    batched = True
+    base: Functional
+    advice = (
+        "weights of single entries are an argument of the functional, or a Diagonal inside: "
+        "f @ Diagonal(array)"
+    )
 
-    def __init__(self, factor: Any, base: Functional) -> None:
-        super().__init__(base.domain, base.rule, name="Scaled")
-        self.factor = factor
-        self.base = base
+    def __init__(self, scalar: Any, base: Functional) -> None:
+        Scaled.__init__(self, scalar, base)
+
+    @classmethod
+    def admitted(cls, scalar: Any, base: Any) -> tuple[Any, Any]:
+        if is_complex(scalar):
+            raise TypeError(f"'*' takes a real number, got {scalar}: {cls.advice}")
+        return positive_number(scalar, "the factor of a functional", zero=True), base
 
     def surrogate(self, x: Any) -> LinearOperator:
-        multiple: LinearOperator = scale(self.factor, self.base.surrogate(x))
+        multiple: LinearOperator = scale(self.scalar, self.base.surrogate(x))
         return multiple
 
     def _rows(self, index: Any) -> tuple[Operator, Operator]:
         terms, form = self.base._rows(index)
-        return nonlinear.scaled(self.factor, terms), nonlinear.scaled(self.factor, form)
+        return scale(self.scalar, terms), scale(self.scalar, form)
 
     def _value(self, x: Any) -> Any:
-        return self.factor * self.base(x)
+        return self.scalar * self.base(x)
 
     def _cost(self) -> Cost:
-        return self.base.cost()
+        return Scaled._cost(self)
 
     def _make_gradient(self) -> Operator:
-        return nonlinear.scaled(self.factor, self.base.gradient)
+        gradient: Operator = scale(self.scalar, self.base.gradient)
+        return gradient
 
     def _prox(self, x: Any, step: Any) -> Any:
-        return self.base._prox(x, step * self.factor)
+        return self.base._prox(x, step * self.scalar)
 
     def _conjugate_value(self, p: Any) -> Any:
-        """`factor f*(p / factor)`."""
-        return self.factor * self.base._conjugate_value(p / self.factor)
+        """`scalar f*(p / scalar)`."""
+        return self.scalar * self.base._conjugate_value(p / self.scalar)
 
     def _curvature(self) -> Any:
         weight = self.base._curvature()
-        return None if weight is None else self.factor * weight
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
-        base: Any = self.base.block(axis, start, stop, padded)
-        return ScaledFunctional(self.factor, base)
+        return None if weight is None else self.scalar * weight
 
 
 class ShiftedFunctional(Functional):
@@ -175,30 +181,3 @@ class ShiftedFunctional(Functional):
 
 def _summed(parts: Sequence[Operator]) -> Any:
     return functools.reduce(add, parts)
-
-
-def scaled(factor: Any, functional: Functional) -> Functional:
-    """`factor * functional`; factors merge.
-
-    Raises
-    ------
-    TypeError
-        For what is no number.
-    ValueError
-        For a number that is negative or not finite.
-    """
-    if isinstance(factor, (bool, str, complex)) or (arrays.is_array(factor) and factor.ndim):
-        raise TypeError(
-            f"'*' takes a real number, got {type(factor).__name__}: weights of single entries are "
-            "an argument of the functional, or a Diagonal inside: f @ Diagonal(array)"
-        )
-    try:
-        value = positive_number(factor, "the factor of a functional", zero=True)
-    except TypeError:
-        raise TypeError(f"'*' takes a real number, got {type(factor).__name__}") from None
-    kept = arrays.trainable(value) or arrays.trainable(getattr(functional, "factor", None))
-    if isinstance(functional, ScaledFunctional) and not kept:
-        return scaled(value * functional.factor, functional.base)
-    if isinstance(value, float) and value == 1.0:
-        return functional
-    return ScaledFunctional(value, functional)

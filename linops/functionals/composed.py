@@ -7,18 +7,18 @@ from typing import Any
 
 from linops import arrays
 from linops.algebra import nonlinear
-from linops.algebra.arithmetic import as_operator, matmul
+from linops.algebra.arithmetic import as_operator, matmul, scale
 from linops.algebra.blocks import extent_of
 from linops.algebra.placed import chained
 from linops.algebra.product import Product
-from linops.algebra.scaled import Scaled
+from linops.algebra.scaled import ScaledLinear
 from linops.cost import Cost
 from linops.elementary.crop_pad import Crop
 from linops.elementary.identity import Cast, Identity
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
 from linops.errors import DTypeError, ShapeError
-from linops.functionals.combined import ScaledFunctional, scaled
+from linops.functionals.combined import ScaledFunctional
 from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional
 from linops.linear_operator import LinearOperator
@@ -159,7 +159,7 @@ def composed(outer: Functional, inner: Any) -> Any:
     if isinstance(inner, Identity) and inner.domain.dtype == outer.domain.dtype:
         return outer
     if isinstance(outer, ScaledFunctional):
-        return scaled(outer.factor, composed(outer.base, inner))
+        return scale(outer.scalar, composed(outer.base, inner))
     if isinstance(outer, ComposedFunctional):
         return composed(outer.outer, matmul(outer.inner, inner))
     if outer.domain.dtype != inner.codomain.dtype:
@@ -176,7 +176,7 @@ def _tightness(operator: Operator) -> Any:
     """The number c with `A A.H = c I`, None where that is not certain."""
     if isinstance(operator, LinearOperator) and "unitary" in operator.tags:
         return 1.0
-    if isinstance(operator, Scaled):
+    if isinstance(operator, ScaledLinear):
         base = _tightness(operator.base)
         if base is None or operator.scalar is None:
             return None

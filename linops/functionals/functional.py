@@ -176,22 +176,6 @@ class Functional(Operator):
 
     # --- arithmetic ----------------------------------------------------------------------
 
-    def __sub__(self, other: Any) -> Any:
-        return self + (-1 * other) if isinstance(other, Functional) else super().__sub__(other)
-
-    def __mul__(self, factor: Any) -> Any:
-        from linops.functionals.combined import scaled
-
-        return scaled(factor, self)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, factor: Any) -> Any:
-        return self * (1.0 / factor)
-
-    def __neg__(self) -> Any:
-        return self * -1.0
-
     def __matmul__(self, inner: Any) -> Any:
         from linops.functionals.composed import composed
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from linops import arrays
 from linops.algebra.product import Product
-from linops.algebra.scaled import Scaled
+from linops.algebra.scaled import ScaledLinear
 from linops.algebra.sums import LinearSum
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
@@ -153,7 +153,7 @@ def _skew(
     own = tuple(pair if a == axis else ("zero", "zero") for a, pair in enumerate(pairs))
     D = Stencil(space, table, own, name="Derivative")
     if not (arrays.is_array(velocity) and velocity.ndim):
-        return Scaled(-float(velocity), D)
+        return ScaledLinear(-float(velocity), D)
     if tuple(velocity.shape) != space.shape:
         raise ShapeError(
             f"Advection: velocities of the skew form are in cells, shape {space.shape}, got "

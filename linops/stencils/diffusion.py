@@ -9,7 +9,7 @@ import numpy as np
 
 from linops import arrays
 from linops.algebra.gram import Gram
-from linops.algebra.scaled import Scaled
+from linops.algebra.scaled import ScaledLinear
 from linops.algebra.sums import LinearSum
 from linops.arrays import Array
 from linops.elementary.diagonal import Diagonal
@@ -25,7 +25,7 @@ from linops.stencils.weights import checked_order
 __all__ = ["Diffusion", "on_faces"]
 
 
-class Diffusion(Scaled):
+class Diffusion(ScaledLinear):
     """`div(kappa grad u)`, self-adjoint and negative semidefinite.
 
     Parameters
