@@ -19,7 +19,7 @@ from geometries.trajectory import Trajectory
 if TYPE_CHECKING:
     from geometries.analytic.coverage import angular_weights, displaced_weights, parker_weights
     from geometries.analytic.gather import Gather
-    from geometries.analytic.gather_volume import ConeGather
+    from geometries.analytic.gather_volume import VolumeGather
     from geometries.analytic.helical import (
         HelicalWeights,
         helical_fdk,
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AngularWeights",
     "ConeBeam",
-    "ConeGather",
     "CosineWeights",
     "Detector",
     "DisplacedWeights",
@@ -100,6 +99,7 @@ __all__ = [
     "Surface",
     "Trajectory",
     "Translation",
+    "VolumeGather",
     "add_bad_cells",
     "add_gaussian",
     "add_rings",
@@ -178,7 +178,7 @@ _LATER = {
     "displaced_weights": "geometries.analytic.coverage",
     "parker_weights": "geometries.analytic.coverage",
     "ramp_response": "geometries.analytic.ramp",
-    "ConeGather": "geometries.analytic.gather_volume",
+    "VolumeGather": "geometries.analytic.gather_volume",
     "fbp": "geometries.analytic.reconstruct",
     "fdk": "geometries.analytic.reconstruct",
     "fdk_operator": "geometries.analytic.reconstruct",

@@ -14,9 +14,17 @@ from geometries.trajectory import Trajectory
 from linops import arguments, arrays, numeric
 from linops.errors import GeometryError
 
-__all__ = ["distances", "find_isocenter", "fixed_frames", "outward_normals", "view_angles"]
+__all__ = [
+    "distances",
+    "elevation_of",
+    "find_isocenter",
+    "fixed_frames",
+    "outward_normals",
+    "view_angles",
+]
 
 _CLEAR = 1e-6
+_STRAIGHT = 1e-6
 
 
 def view_angles(geometry: Beam | Trajectory, angles: Any = None) -> np.ndarray:
@@ -145,6 +153,32 @@ def distances(
                 "lie clearly before it"
             )
     return to_axis, to_detector
+
+
+def elevation_of(frames: Trajectory) -> float:
+    """The one angle of a parallel scan's rays above the plane z = 0, radians.
+
+    Raises
+    ------
+    GeometryError
+        For rays of several elevations or along z, for columns that leave that plane and
+        detectors that are not square to the rays, naming the view.
+    """
+    assert frames.directions is not None and frames.v is not None
+    rays = frames.directions
+    aslant = [np.abs(np.einsum("ki,ki->k", axis, rays)) for axis in (frames.u, frames.v)]
+    for values, what in (
+        (np.abs(rays[:, 2] - rays[0, 2]), "rays of one elevation"),
+        (np.abs(frames.u[:, 2]), "detector rows square to z"),
+        (np.maximum(*aslant), "detectors square to the rays"),
+    ):
+        if values.max() > _STRAIGHT:
+            view = int(np.argmax(values > _STRAIGHT))
+            raise GeometryError(f"fbp takes {what}; view {view} is {values[view]:g} off")
+    elevation = float(np.arcsin(np.clip(rays[:, 2].mean(), -1, 1)))
+    if abs(np.cos(elevation)) < _STRAIGHT:
+        raise GeometryError("fbp takes rays that turn about z; these run along it")
+    return elevation
 
 
 def refuse_gradient(value: Any, name: str) -> None:

@@ -31,7 +31,7 @@ from linops.precision import Precision
 from linops.relations import positions
 from linops.rule import Relation
 
-__all__ = ["Gather"]
+__all__ = ["Gather", "rows_are_slices"]
 
 _PARALLEL, _FLAT, _EQUIANGULAR = 0, 1, 2
 _CLEAR = 1e-6
@@ -265,11 +265,12 @@ def _view_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
     return rows
 
 
-def _check_aligned(frames: Trajectory, grid: Grid) -> None:
+def rows_are_slices(frames: Trajectory, grid: Grid) -> bool:
+    """Whether each detector row of a parallel scan sees one slice of the grid, row i slice i."""
     slices, rows = grid.coordinates("z"), frames.detector.rows()
     height = frames.centers[:, 2]
     assert frames.v is not None
-    fits = (
+    return bool(
         frames.directions is not None
         and len(slices) == len(rows)
         and np.abs(frames.directions[:, 2]).max() <= _ALIGNED
@@ -277,11 +278,15 @@ def _check_aligned(frames: Trajectory, grid: Grid) -> None:
         and np.abs(frames.v - (0.0, 0.0, 1.0)).max() <= _ALIGNED
         and np.abs(height[:, None] + rows - slices).max() <= _ALIGNED * grid.spacing[0]
     )
-    if not fits:
+
+
+def _check_aligned(frames: Trajectory, grid: Grid) -> None:
+    if not rows_are_slices(frames, grid):
+        slices, rows = grid.coordinates("z"), frames.detector.rows()
         raise GeometryError(
-            "fbp of a volume takes a parallel beam whose detector rows coincide with the slices "
+            "Gather of a volume takes a parallel beam whose detector rows coincide with the slices "
             f"(as many, same pitch and offset along z); rows at {_range(rows)}, slices at "
-            f"{_range(slices)}, beam {frames.kind!r}"
+            f"{_range(slices)}, beam {frames.kind!r}; VolumeGather takes others"
         )
 
 

@@ -1,7 +1,8 @@
-"""`ConeGather`: weighted backprojection of cone views, bilinear on the detector.
+"""`VolumeGather`: weighted backprojection of views into a volume, bilinear on the detector.
 
-The gather of FDK. Parallel and fan scans are in `geometries/analytic/gather.py`; the loops are
-in `geometries/kernels/gather_volume.py`.
+The gather of FDK, and of parallel scans whose rows see no single slice. Images, and slices with a
+row each, are in `geometries/analytic/gather.py`; the loops in
+`geometries/kernels/gather_volume.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from geometries.admission import admit
 from geometries.analytic.frames import (
     distances,
+    elevation_of,
     find_isocenter,
     fixed_frames,
     outward_normals,
@@ -39,19 +41,19 @@ from linops.precision import Precision
 from linops.relations import positions
 from linops.rule import Relation
 
-__all__ = ["ConeGather"]
+__all__ = ["VolumeGather"]
 
 _CLEAR = 1e-6
 
 
-class ConeGather(LinearOperator):
-    """From filtered cone views to a volume: for each voxel a weighted sum over the views.
+class VolumeGather(LinearOperator):
+    """From filtered views to a volume: for each voxel a weighted sum over the views.
 
     Parameters
     ----------
     geometry
         A cone scan on a flat detector, or on an equiangular one (`curvature` is the distance of
-        source and detector).
+        source and detector); or a parallel scan of one elevation.
     grid
         The volume.
     isocenter
@@ -77,7 +79,10 @@ class ConeGather(LinearOperator):
     detector of radius R, with L the voxel's distance from the line through S along v: column
     `R atan2((X - S).u, U)`, row `R (X - S).v / L`, weight `a_n / (2 pi L^2)` (H. Turbell,
     "Cone-beam reconstruction using filtered backprojection", Linkoping 2001, on FDK for
-    cylindrical detectors).
+    cylindrical detectors). A parallel beam of elevation e reads at the voxel's foot with the
+    weight `cos e / (2 pi)`: in the Fourier domain a full turn covers each frequency twice with the
+    density `1 / (cos e |w_u|)`, but for a cone about z where it covers none (G. Lauritsch, W. H.
+    Haerer, Proc. SPIE 3338 (1998) 1127).
     """
 
     batched = True
@@ -99,8 +104,8 @@ class ConeGather(LinearOperator):
         admit(geometry, grid, "float64")
         frames = fixed_frames(geometry)
         detector = frames.detector
-        if frames.kind != "cone":
-            raise GeometryError(f"ConeGather takes cone beams, got a {frames.kind} beam")
+        if frames.dims != 3:
+            raise GeometryError(f"VolumeGather takes scans of volumes, got a {frames.kind} beam")
         if min(detector.shape) < 2:
             raise GeometryError(
                 f"a detector of shape {detector.shape} cannot be interpolated along both axes; it "
@@ -113,7 +118,10 @@ class ConeGather(LinearOperator):
             "view row col -> z y x",
             precision=chosen,
         )
-        table = _table(frames, grid, find_isocenter(geometry, isocenter))
+        if frames.kind == "parallel":
+            table = _parallel_table(frames, grid)
+        else:
+            table = _table(frames, grid, find_isocenter(geometry, isocenter))
         table.setflags(write=False)
         self.radius = detector.curvature
         self.table = table
@@ -229,11 +237,28 @@ def _table(frames: Trajectory, grid: Grid, center: np.ndarray) -> np.ndarray:
     return table
 
 
-def _affine(axis: np.ndarray, sources: np.ndarray, grid: Grid) -> np.ndarray:
-    """`(X - S) . axis` as `p0 + px i + py j + pz k` of the voxel's indices."""
+def _parallel_table(frames: Trajectory, grid: Grid) -> np.ndarray:
+    assert frames.v is not None
+    detector = frames.detector
+    if detector.curvature is not None:
+        raise GeometryError("fbp has no formula for a curved detector in a parallel beam")
+    table = np.zeros((frames.views, 18))
+    table[:, 4] = 1.0  # the depth, of which places and weights are multiples in a cone
+    for start, axis in ((0, frames.u), (8, frames.v)):
+        table[:, start : start + 4] = _affine(axis, frames.centers, grid)
+    for start, k in ((12, 1), (14, 0)):
+        pitch, offset = detector.pitch[k], detector.offset[k]
+        table[:, start] = (detector.shape[k] - 1) / 2 - offset / pitch
+        table[:, start + 1] = 1 / pitch
+    table[:, 16] = math.cos(elevation_of(frames)) / (2 * math.pi)
+    return table
+
+
+def _affine(axis: np.ndarray, points: np.ndarray, grid: Grid) -> np.ndarray:
+    """`(X - P) . axis` as `p0 + px i + py j + pz k` of the voxel's indices."""
     step = np.array(grid.spacing[::-1])
     corner = np.array(grid.center[::-1]) - (np.array(grid.shape[::-1]) - 1) / 2 * step
-    start = np.einsum("ki,ki->k", corner - sources, axis)
+    start = np.einsum("ki,ki->k", corner - points, axis)
     return np.concatenate([start[:, None], axis * step], axis=1)
 
 

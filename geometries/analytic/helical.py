@@ -18,7 +18,7 @@ from geometries.analytic.frames import (
     outward_normals,
     view_angles,
 )
-from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.gather_volume import VolumeGather
 from geometries.analytic.parts import part_of
 from geometries.analytic.reconstruct import (
     data_weights,
@@ -98,7 +98,7 @@ def helical_weights(angles: Any, source_z: Any, slice_z: Any) -> np.ndarray:
 
 
 class HelicalWeights(AxisWeights):
-    """The weights of a helix's views for one slice; `ConeGather` applies those of all slices.
+    """The weights of a helix's views for one slice; `VolumeGather` applies those of all slices.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def helical_fdk_operator(
     if view_weights is None:
         t = view_angles(geometry, angles)
         view_weights = helical_weights(t, frames.sources[:, 2], slices)
-    gather = ConeGather(geometry, A.grid, isocenter, precision, slice_weights=view_weights)
+    gather = VolumeGather(geometry, A.grid, isocenter, precision, slice_weights=view_weights)
     space = projection_space(frames, gather.dtype)
     ramp = ramp_of_detector(frames, gather.dtype, window, pad, filter_response, precision)
     result: LinearOperator = gather @ ramp @ CosineWeights(geometry, gather.dtype, precision)

@@ -13,9 +13,10 @@ import numpy as np
 
 from geometries.analytic import redundancy
 from geometries.analytic.coverage import Coverage
-from geometries.analytic.frames import find_isocenter, fixed_frames, view_angles
-from geometries.analytic.gather import Gather
-from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.coverage import angular_weights as of_angles
+from geometries.analytic.frames import elevation_of, find_isocenter, fixed_frames, view_angles
+from geometries.analytic.gather import Gather, rows_are_slices
+from geometries.analytic.gather_volume import VolumeGather
 from geometries.analytic.parts import part_of
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.weights import (
@@ -67,9 +68,12 @@ def fbp(
     ----------
     A
         A `Projector`: its geometry, grid and precision are used, its model is not. Parallel scans
-        of images, of volumes whose detector rows coincide with the slices, and fan scans on a
-        flat or an equiangular detector. Of a block along y, x or z the image is that part of the
-        whole one; of a block of views it is what they add to it, with weights of the whole scan.
+        of images and of volumes, and fan scans on a flat or an equiangular detector. Detector
+        rows that coincide with the slices are taken one by one, others are interpolated. Rays may
+        have an elevation (laminography): then the views are a full turn, and what lies in the cone
+        of frequencies about z that no view sees is missing. Of a block along y, x or z the image is
+        that part of the whole one; of a block of views it is what they add to it, with weights of
+        the whole scan.
     y
         Line integrals, `(..., view, col)` or `(..., view, row, col)`, any namespace.
     window
@@ -135,7 +139,9 @@ def fbp_operator(A: Any, **options: Any) -> LinearOperator:
         raise GeometryError("fbp takes parallel and fan beams; a cone beam takes fdk")
     if frames.detector.curvature is not None and frames.kind == "parallel":
         raise GeometryError("fbp has no formula for a curved detector in a parallel beam")
-    return _composed(A, Gather, **options)
+    if frames.dims == 2 or rows_are_slices(frames, A.grid):
+        return _composed(A, Gather, **options)
+    return _composed(A, VolumeGather, **options)
 
 
 def fdk(
@@ -194,7 +200,7 @@ def fdk_operator(A: Any, **options: Any) -> LinearOperator:
         )
     if np.abs(np.abs(frames.v) - (0.0, 0.0, 1.0)).max() > 1e-4:
         raise GeometryError("fdk takes detectors whose columns are parallel to the axis z")
-    return _composed(A, ConeGather, **options)
+    return _composed(A, VolumeGather, **options)
 
 
 def frames_of_projector(A: Any, name: str) -> Any:
@@ -229,6 +235,10 @@ def _composed(
     if angular_weights is not None:
         numeric.require_finite("angular_weights", angular_weights, GeometryError)
     coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
+    if frames.kind == "parallel" and frames.dims == 3:
+        displaced, angular_weights = _tilted(
+            geometry, frames, coverage, displaced, angles, angular_weights
+        )
     before: list[LinearOperator] = []
     wide, gather = geometry, gathering(geometry, A.grid, isocenter, precision)
     dtype = gather.dtype
@@ -248,6 +258,32 @@ def _composed(
     for factor in before:
         result = result @ factor
     return part_of(result, A)
+
+
+def _tilted(
+    geometry: Any,
+    frames: Any,
+    coverage: Coverage,
+    displaced: bool | str,
+    angles: Any,
+    weights: Any,
+) -> tuple[bool | str, Any]:
+    """The options `displaced` and `angular_weights` of a parallel scan, which rays with an
+    elevation leave no choice: no line comes back after half a turn."""
+    elevation = elevation_of(frames)
+    if abs(elevation) < 1e-6:
+        return displaced, weights
+    said = f"rays of elevation {np.rad2deg(elevation):.3g} degrees"
+    if not coverage.complete:
+        raise GeometryError(
+            f"{said} take a full turn of views without gaps; these span "
+            f"{np.rad2deg(coverage.span):.2f} degrees"
+        )
+    if displaced is True:
+        raise GeometryError(f"displaced=True with {said}: they see no line twice; leave it out")
+    if weights is None:
+        weights = of_angles(view_angles(geometry, angles), 2 * np.pi)
+    return False, weights
 
 
 def ramp_of_detector(

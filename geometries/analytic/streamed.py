@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from geometries.analytic.gather import Gather
-from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.gather_volume import VolumeGather
 from geometries.analytic.helical import helical_fdk_operator
 from geometries.analytic.reconstruct import fbp_operator, fdk_operator
 from linops import arrays
@@ -211,7 +211,7 @@ def _explained(
 def _parts(whole: LinearOperator) -> tuple[LinearOperator, LinearOperator] | None:
     """The gather and what comes before it; None where a block of a scan hides them."""
     terms: tuple[Any, ...] = getattr(whole, "terms", ())
-    if len(terms) < 2 or not isinstance(terms[0], (Gather, ConeGather)):
+    if len(terms) < 2 or not isinstance(terms[0], (Gather, VolumeGather)):
         return None
     return terms[0], flat_product(list(terms[1:]))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector
+from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector, Trajectory
 from geometries.analytic.gather import Gather
 from geometries.analytic.ramp import RampFilter
 from geometries.analytic.reconstruct import fbp
@@ -158,7 +158,31 @@ def test_a_volume_with_aligned_rows_is_its_slices() -> None:
     slices = fbp(scan(flat, Grid((12, 14))), np.moveaxis(y, 2, 1))
     np.testing.assert_array_equal(volume, slices)
     with pytest.raises(GeometryError, match="rows coincide with the slices"):
-        fbp(scan(beam, Grid((3, 12, 14))), y)
+        Gather(beam, Grid((3, 12, 14)))
+
+
+@pytest.mark.parametrize("turned", [1.0, -1.0])
+def test_slices_between_rows_are_interpolated(turned: float) -> None:
+    t = np.pi * np.arange(24) / 24
+    frames = ParallelBeam(t, Detector((4, 17), (0.7, 1.0), (0.1, 0.2))).trajectory
+    y = wave((24, 4, 17))
+    upright = Grid((4, 12, 14), (0.7, 1, 1), (0.1, 0, 0))
+    rows = fbp(scan(ParallelBeam(t, frames.detector), upright), y)
+    beam: Any = frames
+    if turned < 0:
+        # Rows that run down: the same cells, read the other way round.
+        flipped = Detector((4, 17), (0.7, 1.0), (-0.1, 0.2))
+        beam = Trajectory(
+            "parallel", frames.directions, frames.centers, frames.u, -frames.v, flipped
+        )
+        y = y[:, ::-1]
+    # Slices at 1/4 and 5/8 of the way from row 1 to row 2, and one beyond the last row.
+    z = 0.1 - 0.35 + 0.7 * np.array([0.25, 0.625])
+    between = Grid((2, 12, 14), (float(z[1] - z[0]), 1, 1), (float(z.mean()), 0, 0))
+    found = fbp(scan(beam, between), y)
+    for image, share in zip(found, (0.25, 0.625), strict=True):
+        np.testing.assert_allclose(image, (1 - share) * rows[1] + share * rows[2], atol=1e-12)
+    assert not np.any(fbp(scan(beam, Grid((1, 12, 14), 1.0, (3.0, 0, 0))), y))
 
 
 def test_the_constant_is_kept_and_rows_do_not_wrap() -> None:

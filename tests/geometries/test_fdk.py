@@ -10,11 +10,11 @@ import pytest
 
 from geometries import (
     ConeBeam,
-    ConeGather,
     Detector,
     FanBeam,
     Grid,
     Projector,
+    VolumeGather,
     fbp,
     fdk,
     fdk_operator,
@@ -103,7 +103,7 @@ def test_laws_of_operators(precision: str, curvature: float | None) -> None:
     t = TURN * np.arange(6) / 6
     beam = ConeBeam(t, Detector((4, 5), 2.0, (0.3, 0.1), curvature), 20, 30)
     grid = Grid((3, 4, 5), (1, 0.9, 1.1))
-    check_operator(ConeGather(beam, grid, precision=precision))
+    check_operator(VolumeGather(beam, grid, precision=precision))
     check_operator(fdk_operator(scan(beam, grid, precision)))
 
 

@@ -18,6 +18,7 @@ from geometries import (
     Projector,
     Translation,
     fbp,
+    fbp_operator,
 )
 from linops.errors import DTypeError, GeometryError
 from linops.testing import check_operator
@@ -157,3 +158,44 @@ def test_bad_arguments_are_refused_by_name() -> None:
         Translation([(0, 0, 0), (np.nan, 0, 0)], detector, 7, 12)
     with pytest.raises(GeometryError, match="source_to_axis"):
         Translation([(0, 0, 0)], detector, -7, 12)
+
+
+def blob(beam: Any, center: tuple[float, float, float], width: float) -> np.ndarray:
+    """Line integrals of `exp(-|X - center|^2 / (2 width^2))`, in closed form."""
+    frames = beam.trajectory
+    away = np.stack([frames.pixels(k) for k in range(frames.views)]) - np.asarray(center)
+    along = np.einsum("krci,ki->krc", away, frames.directions)
+    square = (away**2).sum(-1) - along**2
+    return np.asarray(width * np.sqrt(2 * np.pi) * np.exp(-square / (2 * width**2)))
+
+
+@pytest.mark.parametrize("degrees", [0.0, 30.0, -55.0])
+def test_a_tilted_scan_keeps_the_frequencies_that_it_sees(degrees: float) -> None:
+    # No view sees frequencies within |e| of the z axis; at its middle a Gaussian is the mean of
+    # its isotropic spectrum, of which they are 1 - cos e.
+    e, center = np.deg2rad(degrees), (3.0, -2.0, 1.0)
+    t = 0.2 + 2 * np.pi * np.arange(240) / 240
+    beam = MultiAxisParallel(t, e, Detector((121, 121), (0.5, 0.5), (0.3, 0.2)))
+    grid = Grid((1, 3, 3), 0.25, (center[2], center[1], center[0]))
+    image = fbp(Projector(beam, grid, precision="float64"), blob(beam, center, 4.0))
+    assert image[0, 1, 1] == pytest.approx(np.cos(e), abs=5e-3)
+
+
+def test_fbp_of_tilted_scans_keeps_the_contract_and_refuses_what_it_has_no_formula_for() -> None:
+    t = 2 * np.pi * np.arange(8) / 8
+    detector = Detector((5, 6), (0.9, 1.1), (0.2, 0.1))
+    grid = Grid((3, 4, 5), (1.0, 0.9, 1.1))
+    A = Projector(MultiAxisParallel(t, 0.4, detector), grid, precision="float64")
+    check_operator(fbp_operator(A))
+    y = np.ones(A.codomain.shape)
+    with pytest.raises(GeometryError, match="full turn of views"):
+        fbp(Projector(MultiAxisParallel(t / 2, 0.4, detector), grid), y)
+    with pytest.raises(GeometryError, match="no line twice"):
+        fbp(A, y, displaced=True)
+    with pytest.raises(GeometryError, match="one elevation; view 1"):
+        fbp(Projector(MultiAxisParallel(t, 0.1 * t, detector), grid), y)
+    with pytest.raises(GeometryError, match="turn about z"):
+        fbp(Projector(MultiAxisParallel(t, np.pi / 2, detector), grid), y)
+    tall = Projector(MultiAxisParallel(t, 0.4, Detector((1, 6))), grid)
+    with pytest.raises(GeometryError, match="two detector bins"):
+        fbp(tall, np.ones(tall.codomain.shape))

@@ -188,7 +188,7 @@ CASES = {
         {"geometry": FAN, "grid": IMAGE, "precision": "float64"},
         {"grid": g.Grid((3, 3), 0.9), "precision": "float32"},
     ),
-    g.ConeGather: (
+    g.VolumeGather: (
         {
             "geometry": TURN,
             "grid": g.Grid((2, 3, 3)),
@@ -401,7 +401,7 @@ LEFT_OUT = {
     (g.ParkerWeights, "isocenter"): "the radius is constant about one point",
     (g.DisplacedWeights, "isocenter"): "as above",
     (g.Gather, "isocenter"): "as above",
-    (g.ConeGather, "isocenter"): "as above",
+    (g.VolumeGather, "isocenter"): "as above",
     (lo.Matrix, "domain"): "follows from the array",
     (lo.Interpolate, "displacement"): "in place of points",
     (lo.Interpolate, "reach"): "how far displacements go",

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 import geometries as ge
 import linops as lo
 from geometries.analytic.gather import Gather
-from geometries.analytic.gather_volume import ConeGather
+from geometries.analytic.gather_volume import VolumeGather
 from geometries.kernels import runner
 from linops.compiled.hosted import hosted
 from linops.errors import DTypeError
@@ -55,7 +55,7 @@ LEAVES: dict[str, Callable[[], Any]] = {
     "gather rows": lambda: Gather(
         ge.ParallelBeam(ANGLES, ge.Detector((2, 6))), ge.Grid((2, 4, 5)), precision="float32"
     ),
-    "gather cone": lambda: ConeGather(*cone(), precision="float32"),
+    "gather cone": lambda: VolumeGather(*cone(), precision="float32"),
 }
 
 
