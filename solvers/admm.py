@@ -16,7 +16,7 @@ from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.controls import positive, positive_count
-from solvers.elements import add_scaled, chosen, each, products, ratio, scaled, subtract, zeros
+from solvers.elements import add_scaled, choose, each, products, ratio, scale, subtract, zeros
 from solvers.minimization import begin_minimization
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -117,32 +117,32 @@ def admm(
         shift = slope(origin)
         hessian = slope.jacobian(each(lambda part: part[(0,) * len(run.batch)], x))
     while run.going:
-        right = None if shift is None else scaled(-1.0, shift)
+        right = None if shift is None else scale(-1.0, shift)
         for K, z, u in zip(operators, zs, us, strict=True):
             part = K.H @ subtract(z, u)
-            right = scaled(rho, part) if right is None else add_scaled(right, np.asarray(rho), part)
+            right = scale(rho, part) if right is None else add_scaled(right, np.asarray(rho), part)
 
         def normal(x: Any, rho: float = rho) -> Any:
             total = None if hessian is None else hessian @ x
             for K in operators:
                 part = K.H @ (K @ x)
                 total = (
-                    scaled(rho, part) if total is None else add_scaled(total, np.asarray(rho), part)
+                    scale(rho, part) if total is None else add_scaled(total, np.asarray(rho), part)
                 )
             return total
 
-        moved = chosen(run.active, _conjugate_gradients(normal, right, x, space, inner), x)
+        moved = choose(run.active, _conjugate_gradients(normal, right, x, space, inner), x)
         gaps, change, before = [], None, zs
         zs, images = [], [K @ moved for K in operators]
         for K, prior, image, u, old in zip(operators, priors, images, us, before, strict=True):
             z = prior.prox(add_scaled(image, np.asarray(1.0), u), 1 / rho)
-            z = chosen(run.active, z, old)
+            z = choose(run.active, z, old)
             part = K.H @ subtract(z, old)
             change = part if change is None else add_scaled(change, np.asarray(1.0), part)
             zs.append(z)
             gaps.append(subtract(image, z))
         us = [
-            chosen(run.active, add_scaled(u, np.asarray(1.0), gap), u)
+            choose(run.active, add_scaled(u, np.asarray(1.0), gap), u)
             for u, gap in zip(us, gaps, strict=True)
         ]
         x = moved
@@ -167,15 +167,15 @@ def admm(
                 factor = 1 / _FACTOR
             if factor != 1.0:
                 rho *= factor
-                us = [scaled(1 / factor, u) for u in us]
+                us = [scale(1 / factor, u) for u in us]
 
-        def saved(x: Any = x, zs: Any = zs, us: Any = us, rho: float = rho) -> dict[str, Any]:
+        def snapshot(x: Any = x, zs: Any = zs, us: Any = us, rho: float = rho) -> dict[str, Any]:
             state: dict[str, Any] = {"x": x, "rho": np.asarray(rho)}
             for i, (z, u) in enumerate(zip(zs, us, strict=True)):
                 state |= {f"z{i}": z, f"u{i}": u}
             return state
 
-        run.completed(np.hypot(primal, dual), x, saved, record)
+        run.record(np.hypot(primal, dual), x, snapshot, record)
     if not run.history:
         run.begin(np.zeros(run.batch))
     run.x = x

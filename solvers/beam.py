@@ -21,7 +21,7 @@ _SHARE = 0.02
 
 def rotates(A: LinearOperator) -> bool:
     """Whether the beam of A goes around an axis through the plane of its slices."""
-    geometry = _known(A, "geometry")
+    geometry = _find_field(A, "geometry")
     return getattr(geometry, "angles", None) is not None
 
 
@@ -34,7 +34,7 @@ def damp_means(A: LinearOperator) -> np.ndarray | None:
     along the axis are worst conditioned near the plane of the source, and would show as noise of
     the central slices.
     """
-    geometry, grid = _known(A, "geometry"), _known(A, "grid")
+    geometry, grid = _find_field(A, "geometry"), _find_field(A, "grid")
     near = getattr(geometry, "source_to_axis", None)
     sources = getattr(geometry, "sources", None)
     if near is None or sources is None or grid is None or not rotates(A):
@@ -77,7 +77,7 @@ def warn_of_truncation(A: LinearOperator, y: Any) -> None:
         )
 
 
-def _known(A: LinearOperator, name: str) -> Any:
+def _find_field(A: LinearOperator, name: str) -> Any:
     whole = A._identity()
     return getattr(whole, name, getattr(A, name, None))
 

@@ -12,9 +12,9 @@ from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative
 from solvers.elements import (
     add_scaled,
-    chosen,
+    choose,
     first,
-    held_well,
+    fits_float32,
     narrow,
     products,
     ratio,
@@ -113,10 +113,10 @@ def cgls(
         bound = normal_rtol * bound
         run.stop(np.sqrt(g) <= bound, LEAST_SQUARES_REACHED, True)
 
-    def saved() -> dict[str, Any]:
+    def snapshot() -> dict[str, Any]:
         return {"x": x, "r": r, "p": p, "g": g}
 
-    def closed() -> tuple[np.ndarray, Any, np.ndarray]:
+    def close() -> tuple[np.ndarray, Any, np.ndarray]:
         """|r|^2 now, and the next p and its g where they are asked for."""
         if run.last and not normal_rtol:
             return products((rows, r, r))[0], p, g
@@ -124,7 +124,7 @@ def cgls(
 
     several = columns.home.compile(_several)
     rr = run.history[-1] ** 2
-    if narrow(first(x)) and not all(map(held_well, (rr, g, g * ratio(g, rr, rr > 0)))):
+    if narrow(first(x)) and not all(map(fits_float32, (rr, g, g * ratio(g, rr, rr > 0)))):
         several = None  # no traced scalar would hold such squares
     while run.going:
         plain = run.ahead(_REFRESH - 1 - run.iteration % _REFRESH)
@@ -135,7 +135,7 @@ def cgls(
             )  # fmt: skip
             g = np.asarray(g, np.float64)
             for (rr,) in np.asarray(notes, np.float64)[: int(made)]:
-                run.completed(np.sqrt(rr), x, saved)
+                run.record(np.sqrt(rr), x, snapshot)
             if made == plain:
                 continue
         run.stop(g == 0, BREAKDOWN, False)
@@ -147,13 +147,13 @@ def cgls(
         if not run.going:
             break
         x, r = along, subtract(run.y, A @ along) if refreshed else reduced
-        rr, following, turned = closed()
+        rr, following, turned = close()
         if not refreshed and np.any(run.active & (np.sqrt(rr) <= run.bound)):
             r = subtract(run.y, A @ x)
-            rr, following, turned = closed()
+            rr, following, turned = close()
         p, g = following, turned
         small = (np.sqrt(g) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
-        run.completed(np.sqrt(rr), x, saved, ended=small)
+        run.record(np.sqrt(rr), x, snapshot, ended=small)
     run.x = x
     return run.result()
 
@@ -209,7 +209,7 @@ def _turn(
     x, r, p, g = state
     s = _normal(A, x, r, square)
     rr, following = dots((A.codomain, r, r), (A.domain, s, s))
-    return rr, add_scaled(s, ratio(following, g, active), p), chosen(active, following, g)
+    return rr, add_scaled(s, ratio(following, g, active), p), choose(active, following, g)
 
 
 def _normal(A: LinearOperator, x: Any, r: Any, square: Any) -> Any:

@@ -115,7 +115,7 @@ class Checkpointer:
         if self.root is None or not self._writes:
             return
         if not self._begun:
-            step_files.swept(self.root)
+            step_files.remove_unfinished(self.root)
             self._begun = True
         metadata = {
             "library": _version(),
@@ -128,10 +128,10 @@ class Checkpointer:
             "histories": dict(histories),
             "ended": ended,
         }
-        step_files.published(self.root, iteration, state, metadata)
+        step_files.write_step(self.root, iteration, state, metadata)
         if self._keep is not None:
             for step in self._ours(self.root)[: -self._keep]:
-                step_files.removed(step)
+                step_files.remove_step(step)
 
     def load(self, path: Any, like: Any) -> Saved:
         """Read and check a step.
@@ -150,8 +150,8 @@ class Checkpointer:
             another solve (what differs is named).
         """
         folder = step_files.found(Path(path).expanduser())
-        metadata, source = step_files.parsed(folder)
-        saved = step_files.checked(metadata, source)
+        metadata, source = step_files.read_metadata(folder)
+        saved = step_files.check_metadata(metadata, source)
         theirs = metadata["problem"]
         different = [
             name
@@ -171,7 +171,7 @@ class Checkpointer:
         ours = []
         for _, step in step_files.steps_in(root):
             try:
-                metadata, _ = step_files.parsed(step_files.found(step))
+                metadata, _ = step_files.read_metadata(step_files.found(step))
             except CheckpointError:
                 continue  # not ours to judge, nor to remove
             if _json(metadata.get("problem")) == _json(self._problem):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from solvers.elements import chosen, first, held_well, narrow, products, sums
+from solvers.elements import choose, first, fits_float32, narrow, products, sums
 from solvers.loop import Solve
 from solvers.result import SolverResult
 
@@ -63,11 +63,11 @@ def iterate(
         Entries of the result's `histories`, from what was measured.
     """
     several = run.A.domain.home.compile(_several(iteration, measures))
-    if narrow(first(state[0])) and not held_well(run.history[-1] ** 2):
+    if narrow(first(state[0])) and not fits_float32(run.history[-1] ** 2):
         several = None  # no traced scalar would hold the squares of such residuals
     rows = 1 if several is None else LONGEST
 
-    def saved() -> dict[str, Any]:
+    def snapshot() -> dict[str, Any]:
         return dict(zip(names, state, strict=False))
 
     while run.going:
@@ -83,7 +83,7 @@ def iterate(
             made = list(np.asarray(notes, np.float64)[: int(count)])
         for values in made:
             noted = None if record is None else record(values)
-            run.completed(np.sqrt(values[0]), state[0], saved, noted)
+            run.record(np.sqrt(values[0]), state[0], snapshot, noted)
     run.x = state[0]
     return run.result()
 
@@ -130,9 +130,9 @@ def steps(
         new, values, ends = step(k, old)
         ends = xp.any(active & ((xp.sqrt(values[0]) <= near) | ends))
         row = xp.stack([arrays.cast(value, arrays.dtype_of(notes)) for value in values])
-        notes = chosen(places == k, xp.broadcast_to(row, notes.shape), notes)
+        notes = choose(places == k, xp.broadcast_to(row, notes.shape), notes)
         if discard:
-            return tuple(map(functools.partial(chosen, ends), old, new)), made + ~ends, notes, ends
+            return tuple(map(functools.partial(choose, ends), old, new)), made + ~ends, notes, ends
         return new, made + 1, notes, ends
 
     notes = xp.zeros((LONGEST, measures, *active.shape), dtype=bound.dtype)

@@ -22,19 +22,19 @@ __all__ = [
     "add_scaled",
     "admit",
     "batch_of",
-    "chosen",
-    "clipped",
+    "choose",
+    "clip",
     "each",
     "first",
+    "fits_float32",
+    "hand_back",
     "hand_out",
-    "handed_back",
-    "held_well",
     "narrow",
     "products",
     "ratio",
     "require_finite",
     "require_sums",
-    "scaled",
+    "scale",
     "subtract",
     "sums",
     "zeros",
@@ -142,7 +142,7 @@ def add_scaled(x: Any, factor: Array, p: Any) -> Any:
     return each(part, x, p)
 
 
-def scaled(factor: float, x: Any) -> Any:
+def scale(factor: float, x: Any) -> Any:
     """`factor * x`, a new element of the same dtype."""
     return each(lambda part: arrays.cast(part * factor, arrays.dtype_of(part)), x)
 
@@ -152,7 +152,7 @@ def subtract(a: Any, b: Any) -> Any:
     return each(lambda left, right: left - right, a, b)
 
 
-def clipped(x: Array, low: float | None, high: float | None) -> Array:
+def clip(x: Array, low: float | None, high: float | None) -> Array:
     """`x` within bounds; itself where there are none."""
     if low is None and high is None:
         return x
@@ -170,12 +170,12 @@ def products(*triples: tuple[AnySpace, Any, Any]) -> list[np.ndarray]:
     found = _read(sums(*triples))
     if narrow(first(triples[0][1])):
         for k, triple in enumerate(triples):
-            if not held_well(found[k]):
-                found[k] = _scaled_product(*triple)
+            if not fits_float32(found[k]):
+                found[k] = _rescaled_product(*triple)
     return found
 
 
-def held_well(values: Any) -> bool:
+def fits_float32(values: Any) -> bool:
     """Whether float32 holds inner products without the loss of what they are summed of."""
     sizes = np.abs(np.asarray(values, np.float64))
     return bool(np.all((sizes > _LEAST) & (sizes < _MOST)))
@@ -193,7 +193,7 @@ def narrow(x: Array) -> bool:
     return arrays.is_jax(x) and not arrays.has_float64(x)
 
 
-def _scaled_product(space: AnySpace, a: Any, b: Any) -> np.ndarray:
+def _rescaled_product(space: AnySpace, a: Any, b: Any) -> np.ndarray:
     scales = [_power(space, x) for x in (a, b)]
     scaled = [add_scaled(zeros(space, batch_of(x, space), x), 1.0 / s, x)
               for s, x in zip(scales, (a, b), strict=True)]  # fmt: skip
@@ -221,7 +221,7 @@ def sums(*triples: tuple[AnySpace, Any, Any]) -> list[Array]:
     return [v.real if arrays.dtype_of(v).kind == "c" else v for v in inners(*triples)]
 
 
-def chosen(condition: Array, new: Any, old: Any) -> Any:
+def choose(condition: Array, new: Any, old: Any) -> Any:
     """`new` where a condition (of the batch's shape) holds, else `old`."""
     if type(condition) is np.ndarray and condition.all():
         return new
@@ -254,7 +254,7 @@ def hand_out(x: Any) -> Any:
     return each(part, x)
 
 
-def handed_back(x: Any, space: AnySpace, given: Any, source: AnySpace) -> Any:
+def hand_back(x: Any, space: AnySpace, given: Any, source: AnySpace) -> Any:
     """`x` where the measurements lived: plain, in their namespace, if they were plain."""
     parts = given if isinstance(source, ProductSpace) else (given,)
     apart = [m.home.holds(part) for m, part in zip(source.members, parts, strict=True)]

@@ -11,7 +11,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
 from linops.space import Space
-from solvers.elements import admit, chosen, products, require_finite, subtract
+from solvers.elements import admit, choose, products, require_finite, subtract
 from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.ordered_subsets import cut_subsets
@@ -141,12 +141,12 @@ def osem(
             y = part.take(run.y)
             expected = mean if len(parts) == 1 else part.A @ moved + part.take(known)
             moved = _times(moved, part.A.H @ _quotient(y, expected), sums)
-        x = chosen(run.active, moved, x)
+        x = choose(run.active, moved, x)
         mean = A @ x + known
         r = subtract(run.y, mean)
         (rr,) = products((A.codomain, r, r))
         record = {"divergence": float(np.sum(_divergence(A.codomain, run.y, mean)))}
-        run.completed(np.sqrt(rr), x, lambda x=x: {"x": x}, record)  # type: ignore[misc]
+        run.record(np.sqrt(rr), x, lambda x=x: {"x": x}, record)  # type: ignore[misc]
     run.x = x
     return run.result()
 

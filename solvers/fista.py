@@ -11,7 +11,7 @@ from linops import arrays
 from linops.functionals import Functional
 from solvers.compiled import iterate
 from solvers.controls import non_negative, positive
-from solvers.elements import add_scaled, chosen, each, products, subtract
+from solvers.elements import add_scaled, choose, each, products, subtract
 from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature, proximal
 from solvers.options import Controls, solver
@@ -145,7 +145,7 @@ def _advance(
         after = xp.where(turns, after * 0 + 1, after)
     ahead = add_scaled(moved, share, along)
     pin = space.home.pin
-    x, z = pin(chosen(active, moved, x)), pin(chosen(active, ahead, z))
+    x, z = pin(choose(active, moved, x)), pin(choose(active, ahead, z))
     return (x, z, after, _like(length, t)), [square / length**2]
 
 
@@ -185,10 +185,10 @@ def _backtrack(
         )
         x, z, t, _ = state
 
-        def saved(state: tuple[Any, ...] = state, length: float = length) -> dict[str, Any]:
+        def snapshot(state: tuple[Any, ...] = state, length: float = length) -> dict[str, Any]:
             return {"x": state[0], "z": state[1], "t": state[2], "step": np.asarray(length)}
 
-        run.completed(np.sqrt(measured[0]), x, saved, {"step": length})
+        run.record(np.sqrt(measured[0]), x, snapshot, {"step": length})
     run.x = x
     return run.result()
 

@@ -111,6 +111,6 @@ def gauss_newton(
             x, r, rr, J, mu = moved, after, square, None, mu * _EASE
         else:
             mu = max(mu * _TIGHTEN, least)
-        run.completed(np.sqrt(rr), x, lambda x=x, mu=mu: {"x": x, "mu": np.asarray(mu)}, record)  # type: ignore[misc]
+        run.record(np.sqrt(rr), x, lambda x=x, mu=mu: {"x": x, "mu": np.asarray(mu)}, record)  # type: ignore[misc]
     run.x = x
     return run.result()

@@ -12,12 +12,12 @@ from solvers.controls import bounds_pair, positive
 from solvers.elements import (
     add_scaled,
     admit,
-    chosen,
-    clipped,
+    choose,
+    clip,
     each,
     products,
     ratio,
-    scaled,
+    scale,
     subtract,
 )
 from solvers.loop import Solve
@@ -141,20 +141,20 @@ def landweber(
         length = 1.0 / (_ROOM * norm) if norm else 1.0
     while run.going:
         assert length is not None
-        after = scaled(-1.0, A.H @ (r if W is None else each(lambda w, r: w * r, W, r)))
+        after = scale(-1.0, A.H @ (r if W is None else each(lambda w, r: w * r, W, r)))
         pace = np.full(run.batch, length)
         if barzilai_borwein and slope is not None:
             pace = _spectral_step(columns, subtract(x, before), subtract(after, slope), length)
         moved = _within(add_scaled(x, -pace, after), low, high)
         before, slope = x, after
-        x = chosen(run.active, moved, x)
+        x = choose(run.active, moved, x)
         r = subtract(run.y, A @ x)
         (rr,) = products((rows, r, r))
 
-        def saved(x: Any = x, before: Any = before, slope: Any = slope) -> dict[str, Any]:
+        def snapshot(x: Any = x, before: Any = before, slope: Any = slope) -> dict[str, Any]:
             return {"x": x, "before": before, "slope": slope, "step": np.asarray(length)}
 
-        run.completed(np.sqrt(rr), x, saved)
+        run.record(np.sqrt(rr), x, snapshot)
     run.x = x
     return run.result()
 
@@ -186,7 +186,7 @@ def _descend(
         length = float(run.restored["step"])
         run.x = x
     slope = gradient(x)
-    residual = _projected(space, x, slope, length, low, high)
+    residual = _projected_norm(space, x, slope, length, low, high)
     run.begin(residual, run.history[0] if run.history else residual)
     while run.going:
         pace = np.full(run.batch, length)
@@ -194,14 +194,14 @@ def _descend(
             pace = _spectral_step(space, subtract(x, before), subtract(slope, old), length)
         moved = _within(add_scaled(x, -pace, slope), low, high)
         before, old = x, slope
-        x = chosen(run.active, moved, x)
+        x = choose(run.active, moved, x)
         slope = gradient(x)
-        residual = _projected(space, x, slope, length, low, high)
+        residual = _projected_norm(space, x, slope, length, low, high)
 
-        def saved(x: Any = x, before: Any = before, old: Any = old) -> dict[str, Any]:
+        def snapshot(x: Any = x, before: Any = before, old: Any = old) -> dict[str, Any]:
             return {"x": x, "before": before, "slope": old, "step": np.asarray(length)}
 
-        run.completed(residual, x, saved)
+        run.record(residual, x, snapshot)
     run.x = x
     return run.result()
 
@@ -212,7 +212,7 @@ def _spectral_step(space: Any, along: Any, turned: Any, usual: float) -> np.ndar
     return np.where(good, ratio(square, both, good), usual)
 
 
-def _projected(
+def _projected_norm(
     space: Any, x: Any, slope: Any, length: float, low: float | None, high: float | None
 ) -> np.ndarray:
     if low is None and high is None:
@@ -222,4 +222,4 @@ def _projected(
 
 
 def _within(x: Any, low: float | None, high: float | None) -> Any:
-    return each(lambda part: clipped(part, low, high), x)
+    return each(lambda part: clip(part, low, high), x)

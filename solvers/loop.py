@@ -1,7 +1,7 @@
 """What every iteration shares: admission, history, stopping, callbacks, progress, checkpoints.
 
 A solver builds a `Solve`, calls `begin` with the first residual norms, loops while `run.going`,
-calls `completed` after each iteration, and ends with `result`. What an iteration does, and what
+calls `record` after each iteration, and ends with `result`. What an iteration does, and what
 state it needs, is the solver's own business.
 """
 
@@ -25,8 +25,8 @@ from solvers.elements import (
     admit,
     batch_of,
     first,
+    hand_back,
     hand_out,
-    handed_back,
     products,
     require_finite,
     zeros,
@@ -38,7 +38,7 @@ from solvers.result import (
     RESIDUAL_REACHED,
     SolverResult,
 )
-from solvers.together import agreed, described, same_answer
+from solvers.together import agree, describe, same_answer
 
 __all__ = ["Solve", "refuse_traced"]
 
@@ -220,7 +220,7 @@ class Solve:
             self._reasons[tuple(int(i) for i in index)] = (reason, converged)
         self.active = self.active & ~members
 
-    def completed(
+    def record(
         self,
         residual: np.ndarray,
         x: Any,
@@ -262,7 +262,7 @@ class Solve:
                 self._bar.set_postfix(residual=f"{float(residual):.4g}")
         if self._callback is not None or self._together_watched:
             shown: Any = self.history[-1].ravel().tolist() if self.batch else float(residual)
-            if self._called_back(shown, x):
+            if self._call_back(shown, x):
                 if self._checkpoints is not None and self._saved_at != self.iteration:
                     self._save(state)
                 self.stop(self.active, CALLBACK_STOPPED, False)
@@ -278,7 +278,7 @@ class Solve:
         ended = [self._reasons[index] for index in np.ndindex(*self.batch)]
         reasons, converged = [reason for reason, _ in ended], [met for _, met in ended]
         return SolverResult(
-            solution=handed_back(self.x, self.A.domain, self._given, self.A.codomain),
+            solution=hand_back(self.x, self.A.domain, self._given, self.A.codomain),
             iterations=self.iteration,
             residual_history=rows,
             converged=converged if self.batch else converged[0],
@@ -311,16 +311,16 @@ class Solve:
             if failure is not None:
                 raise failure
             return
-        wanted = {name: described(value) for name, value in asked.items()}
+        wanted = {name: describe(value) for name, value in asked.items()}
         for name, value in settings.items():
             if value is None or isinstance(value, (bool, int, float, str)):
                 wanted[name] = repr(value)
         ranks_meet()
-        agreed(like, wanted, failure)
+        agree(like, wanted, failure)
         # One rank may have a callback that the others have not.
         self._together_watched = same_answer(like, self._callback is not None, None)
 
-    def _called_back(self, shown: Any, x: Any) -> bool:
+    def _call_back(self, shown: Any, x: Any) -> bool:
         """Whether the callback of this rank, or of any other, ends the solve."""
         ends, failure = False, None
         try:
@@ -371,7 +371,7 @@ class Solve:
             "reads",
         )
         (saved,) = found
-        agreed(first(self.y), {"resume": f"iteration {saved.iteration} of {resume}"}, None)
+        agree(first(self.y), {"resume": f"iteration {saved.iteration} of {resume}"}, None)
         if saved.iteration > self.limit:
             raise CheckpointError(
                 f"iterations is {self.limit}, but {saved.path} holds iteration "

@@ -9,7 +9,7 @@ import numpy as np
 from linops import arrays
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative
-from solvers.elements import add_scaled, chosen, each, products, subtract, zeros
+from solvers.elements import add_scaled, choose, each, products, subtract, zeros
 from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import LEAST_SQUARES_REACHED, SolverResult
@@ -95,7 +95,7 @@ def lsmr(
         v = _over(v, alpha)
         back, along, turn = n.rotate(alpha, beta, damp)
         hbar = add_scaled(h, -back, hbar)
-        x = chosen(run.active, add_scaled(x, along, hbar), x)
+        x = choose(run.active, add_scaled(x, along, hbar), x)
         h = add_scaled(v, -turn, h)
         residual = n.residual(damp)
         normal = np.abs(n["zetabar"])
@@ -106,7 +106,7 @@ def lsmr(
             "condition": float(np.max(n.condition(), initial=0.0)),
         }
 
-        def saved(
+        def snapshot(
             x: Any = x, u: Any = u, v: Any = v, h: Any = h, hbar: Any = hbar
         ) -> dict[str, Any]:
             return {"x": x, "u": u, "v": v, "h": h, "hbar": hbar, "numbers": n.values.copy()}
@@ -115,8 +115,8 @@ def lsmr(
         if np.any(run.active & (residual <= run.bound)):
             r = subtract(run.y, A @ x)
             residual = np.sqrt(products((rows, r, r))[0])
-        run.completed(
-            residual, x, saved, record, ended=(small | (normal == 0), LEAST_SQUARES_REACHED)
+        run.record(
+            residual, x, snapshot, record, ended=(small | (normal == 0), LEAST_SQUARES_REACHED)
         )
     run.x = x
     return run.result()

@@ -15,7 +15,7 @@ from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers.elements import admit, first, require_finite
-from solvers.together import agreed
+from solvers.together import agree
 
 __all__ = ["Controls", "no_graph", "ranks_meet", "solver"]
 
@@ -136,7 +136,7 @@ def _tell(y: Any, space: AnySpace, error: Exception) -> None:
     except Exception:
         return  # every rank refuses such measurements
     if arrays.is_distributed(first(y)):
-        agreed(first(y), {}, error)
+        agree(first(y), {}, error)
 
 
 def ranks_meet() -> None:

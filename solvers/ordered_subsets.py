@@ -13,7 +13,7 @@ from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, positive, positive_count
-from solvers.elements import chosen, clipped, products, subtract
+from solvers.elements import choose, clip, products, subtract
 from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -211,11 +211,11 @@ def _passes(
         moved = x
         for part, (R, C) in zip(parts, weights, strict=True):
             update = part.A.H @ (R * (part.take(run.y) - part.A @ moved))
-            moved = clipped(moved + arrays.cast(pace * (C * update), A.domain.dtype), low, high)
-        x = chosen(run.active, moved, x)
+            moved = clip(moved + arrays.cast(pace * (C * update), A.domain.dtype), low, high)
+        x = choose(run.active, moved, x)
         r = subtract(run.y, A @ x)
         (rr,) = products((A.codomain, r, r))
-        run.completed(np.sqrt(rr), x, lambda x=x: {"x": x})  # type: ignore[misc]
+        run.record(np.sqrt(rr), x, lambda x=x: {"x": x})  # type: ignore[misc]
     run.x = x
     return run.result()
 

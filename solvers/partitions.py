@@ -143,7 +143,7 @@ def partition(
         For the orders that draw; one subset draws nothing.
     """
     if callable(order):
-        return padded_subsets(list(order(positions, plane, count, seed)), positions)
+        return pad_subsets(list(order(positions, plane, count, seed)), positions)
     if count == 1:
         return [positions.copy()]
     rng = np.random.default_rng([seed, count])
@@ -162,10 +162,10 @@ def partition(
         high = max(d for d in range(1, math.isqrt(count) + 1) if count % d == 0)
         wide = count // high
         dealt = positions[np.argsort((y % high) * wide + x % wide, kind="stable")]
-    return padded_subsets(np.array_split(dealt, count), positions)
+    return pad_subsets(np.array_split(dealt, count), positions)
 
 
-def padded_subsets(subsets: Sequence[Any], positions: np.ndarray) -> list[np.ndarray]:
+def pad_subsets(subsets: Sequence[Any], positions: np.ndarray) -> list[np.ndarray]:
     """The subsets padded to one length, if they are disjoint and within the positions."""
     parts = [np.asarray(subset) for subset in subsets]
     if not parts or any(a.ndim != 1 or a.dtype.kind not in "iu" for a in parts):

@@ -10,7 +10,7 @@ import numpy as np
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative, positive
-from solvers.elements import add_scaled, chosen, products, scaled, subtract, zeros
+from solvers.elements import add_scaled, choose, products, scale, subtract, zeros
 from solvers.minimization import begin_minimization, proximal
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -114,13 +114,13 @@ def pdhg(
         bar = add_scaled(ahead, np.asarray(theta), subtract(ahead, image))
         dual = data.conjugate_prox(add_scaled(p, np.asarray(sigma), bar), sigma)
         back_next = K.H @ dual
-        first = subtract(scaled(1 / tau, subtract(x, moved)), subtract(back, back_next))
+        first = subtract(scale(1 / tau, subtract(x, moved)), subtract(back, back_next))
         second = subtract(
-            scaled(1 / sigma, subtract(p, dual)), scaled(theta, subtract(image, ahead))
+            scale(1 / sigma, subtract(p, dual)), scale(theta, subtract(image, ahead))
         )
         primal, slack = products((columns, first, first), (rows, second, second))
-        x, p = chosen(run.active, moved, x), chosen(run.active, dual, p)
-        image, back = chosen(run.active, ahead, image), chosen(run.active, back_next, back)
+        x, p = choose(run.active, moved, x), choose(run.active, dual, p)
+        image, back = choose(run.active, ahead, image), choose(run.active, back_next, back)
         if adaptive and not gamma:
             tau_next, sigma, balance = _balance(
                 tau, sigma, balance, float(np.sum(np.sqrt(primal))), float(np.sum(np.sqrt(slack)))
@@ -130,7 +130,7 @@ def pdhg(
         if not run.history:
             run.begin(residual, residual)
 
-        def saved(x: Any = x, p: Any = p, steps: Any = (tau, sigma, balance)) -> dict[str, Any]:
+        def snapshot(x: Any = x, p: Any = p, steps: Any = (tau, sigma, balance)) -> dict[str, Any]:
             return {"x": x, "p": p, "steps": np.asarray(steps)}
 
         record = {
@@ -138,7 +138,7 @@ def pdhg(
             "dual_residual": float(np.sqrt(np.sum(slack))),
             "tau": tau,
         }
-        run.completed(residual, x, saved, record)
+        run.record(residual, x, snapshot, record)
     if not run.history:
         run.begin(np.zeros(run.batch))
     run.x = x

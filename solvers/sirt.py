@@ -13,8 +13,8 @@ from solvers.compiled import iterate
 from solvers.controls import bounds_pair, positive
 from solvers.elements import (
     admit,
-    chosen,
-    clipped,
+    choose,
+    clip,
     each,
     first,
     products,
@@ -129,18 +129,18 @@ def sirt(
         # Relaxation travels with C: one multiplication less in every iteration.
         columns = A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1]
         C = _reciprocal(columns, A.domain, relaxation)
-    return iterate(run, _moved, (A, run.y, R, C, low, high), (x, r), ("x",))
+    return iterate(run, _iteration, (A, run.y, R, C, low, high), (x, r), ("x",))
 
 
-def _moved(
+def _iteration(
     terms: tuple[Any, ...], state: tuple[Any, Any], active: Any, _: Any, dots: Any
 ) -> tuple[tuple[Any, Any], Any]:
     """One iteration: x and its residual, and |r|^2."""
     A, y, R, C, low, high = terms
     x, r = state
     update = A.H @ each(_times, R, r)
-    moved = each(lambda x, c, u: clipped(x + c * u, low, high), x, C, update)
-    x = A.domain.home.pin(chosen(active, moved, x))
+    moved = each(lambda x, c, u: clip(x + c * u, low, high), x, C, update)
+    x = A.domain.home.pin(choose(active, moved, x))
     r = A.codomain.home.pin(subtract(y, A @ x))
     return (x, r), dots((A.codomain, r, r))
 

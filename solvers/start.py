@@ -16,7 +16,7 @@ from linops import arrays
 from linops.linear_operator import LinearOperator
 from solvers.elements import (
     add_scaled,
-    clipped,
+    clip,
     each,
     first,
     products,
@@ -24,10 +24,10 @@ from solvers.elements import (
     zeros,
 )
 
-__all__ = ["analytic_start", "chosen_start", "typical_size"]
+__all__ = ["admit_start", "analytic_start", "typical_size"]
 
 
-def chosen_start(x0: Any) -> Any:
+def admit_start(x0: Any) -> Any:
     """`x0` as `Solve` takes it, and whether the analytic start is asked for (by None).
 
     Raises
@@ -76,7 +76,7 @@ def analytic_start(
         x = each(
             lambda part: part * arrays.cast(arrays.convert(mask, part), arrays.dtype_of(part)), x
         )
-    x = A.domain.home.put(each(lambda part: clipped(part, low, high), x))
+    x = A.domain.home.put(each(lambda part: clip(part, low, high), x))
     return _fit(A, y, x, W, low, high)
 
 
@@ -93,7 +93,7 @@ def _fit(
         return nothing
     start = add_scaled(nothing[0], factor, x)
     if low or high is not None:  # bounds other than 0 do not scale
-        start = each(lambda part: clipped(part, low, high), start)
+        start = each(lambda part: clip(part, low, high), start)
         return start, A @ start
     return start, add_scaled(nothing[1], factor, image)
 

@@ -28,8 +28,16 @@ from linops.errors import CheckpointError
 from solvers.fingerprint import array_digest
 
 __all__ = [
-    "SCHEMA", "checked", "found", "parsed", "published", "read_state", "removed", "steps_in",
-    "swept", "writable",
+    "SCHEMA",
+    "check_metadata",
+    "found",
+    "read_metadata",
+    "read_state",
+    "remove_step",
+    "remove_unfinished",
+    "steps_in",
+    "writable",
+    "write_step",
 ]  # fmt: skip
 
 SCHEMA = 2
@@ -58,7 +66,7 @@ def writable(root: Path) -> None:
         ) from error
 
 
-def swept(root: Path) -> None:
+def remove_unfinished(root: Path) -> None:
     """Remove what runs that were killed have left: steps that were never finished."""
     for entry in list(root.iterdir()):
         torn = bool(_STEP.fullmatch(entry.name)) and entry.is_dir() and not _complete(entry)
@@ -70,7 +78,7 @@ def swept(root: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def published(
+def write_step(
     root: Path, iteration: int, state: Mapping[str, Any], metadata: dict[str, Any]
 ) -> Path:
     """Write a step and give it its name.
@@ -88,7 +96,7 @@ def published(
     try:
         made = _fresh(root)
     except OSError as error:
-        raise _failed(step, error) from error
+        raise _write_error(step, error) from error
     try:
         folder = made / _RANK
         folder.mkdir()
@@ -105,7 +113,7 @@ def published(
     except OSError as error:
         if step.exists():
             raise _exists(step) from None
-        raise _failed(step, error) from error
+        raise _write_error(step, error) from error
     finally:
         if made.exists():
             shutil.rmtree(made, ignore_errors=True)
@@ -121,7 +129,7 @@ def steps_in(root: Path) -> list[tuple[int, Path]]:
     return sorted((int(m.group(1)), entry) for m, entry in named if m and _complete(entry))
 
 
-def removed(step: Path) -> None:
+def remove_step(step: Path) -> None:
     """Remove a step: it loses its name first."""
     with contextlib.suppress(OSError):
         grave = _fresh(step.parent)
@@ -147,7 +155,7 @@ def found(path: Path) -> Path:
     return steps[-1][1] / _RANK
 
 
-def parsed(folder: Path) -> tuple[dict[str, Any], Path]:
+def read_metadata(folder: Path) -> tuple[dict[str, Any], Path]:
     """What `metadata.json` says, as it was written, and its path.
 
     Raises
@@ -174,7 +182,7 @@ def parsed(folder: Path) -> tuple[dict[str, Any], Path]:
     return metadata, source
 
 
-def checked(metadata: Mapping[str, Any], source: Path) -> dict[str, Any]:
+def check_metadata(metadata: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """The entries of `Saved` other than state and path."""
 
     def need(good: bool, what: str) -> None:
@@ -246,7 +254,7 @@ def _exists(step: Path) -> CheckpointError:
     )
 
 
-def _failed(step: Path, error: OSError) -> OSError:
+def _write_error(step: Path, error: OSError) -> OSError:
     kind = type(error) if error.errno is not None else OSError
     text = f"the checkpoint {step} could not be written: {error.strerror or error}"
     return OSError(text) if error.errno is None else kind(error.errno, text, error.filename)

@@ -19,7 +19,7 @@ from linops.stores.apply import Stream, admitted_stores
 from linops.stores.protocol import flush
 from solvers import controls
 from solvers.cgls import _REFRESH
-from solvers.elements import clipped
+from solvers.elements import clip
 from solvers.fingerprint import fingerprint
 from solvers.result import (
     BREAKDOWN,
@@ -163,7 +163,7 @@ def cgls_into(
             p.set(lambda s, p, a=following / g: s + p * a, s, p)
             g = following
             small = bool(normal_rtol) and math.sqrt(g) <= bound
-            run.completed(math.sqrt(rr), {"g": g}, (LEAST_SQUARES_REACHED, True) if small else None)
+            run.record(math.sqrt(rr), {"g": g}, (LEAST_SQUARES_REACHED, True) if small else None)
         return run.result()
 
 
@@ -228,10 +228,10 @@ def sirt_into(
         while run.going:
             r.set(np.multiply, R, r)
             run.back(r.stores, s)
-            x.set(lambda x, c, u: clipped(x + c * u, low, high), x, C, s)
+            x.set(lambda x, c, u: clip(x + c * u, low, high), x, C, s)
             run.forth(x, r)
             r.set(np.subtract, y, r)
-            run.completed(math.sqrt(r.product(r)), {}, None)
+            run.record(math.sqrt(r.product(r)), {}, None)
         return run.result()
 
 
@@ -327,7 +327,7 @@ class _Run:
         """Publish a step."""
         self._space.save(self.iteration, self.history, numbers)
 
-    def completed(
+    def record(
         self, residual: float, numbers: Mapping[str, float], ended: tuple[str, bool] | None
     ) -> None:
         """Record an iteration: history, callback, a step where one is due."""

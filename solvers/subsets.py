@@ -1,6 +1,6 @@
 """One pass of coordinate descent: subsets of positions, moved one after the other.
 
-`_moved` is the update of a subset, on any executor. A pass is a loop over it: in Python, or one
+`_move` is the update of a subset, on any executor. A pass is a loop over it: in Python, or one
 compiled program where elements live on devices that are programmed as a whole. There the subsets
 are data, and nothing is read by the host before the end of the pass.
 """
@@ -19,7 +19,7 @@ from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import Space, inners
 from linops.transforms.choice import Choice
-from solvers.elements import clipped, held_well, narrow, products
+from solvers.elements import clip, fits_float32, narrow, products
 from solvers.loop import Solve
 
 __all__ = ["Descent", "VoxelSubset"]
@@ -95,7 +95,7 @@ class Descent:
         self._plain = Space(d.shape, d.dtype, d.axes, d.spacing)
         donated = () if run.watched else ("x",)
         self._pass = self._domain.home.compile(_run_pass, (*donated, "e"))
-        self._measure = self._domain.home.compile(_measured)
+        self._measure = self._domain.home.compile(_measure)
 
     def start(self, x: Any, image: Any = None) -> None:
         """Take the volume, its error, and the curvature of the data term.
@@ -157,10 +157,10 @@ class Descent:
 
     def record(self) -> dict[str, float]:
         """The values of the histories after a pass."""
-        run = self._measure or _measured
+        run = self._measure or _measure
         numbers = run(self.run.A, self.x, self.e, self._problem.root, *self._moved)
         square, error, size, moved, steps = np.asarray(arrays.to_numpy(numbers), np.float64)
-        if narrow(self.x) and not held_well([square, error]):
+        if narrow(self.x) and not fits_float32([square, error]):
             root, rows = self._problem.root, self._codomain
             weighted = self.e if root is None else root * self.e
             square, error = products((rows, weighted, weighted), (rows, self.e, self.e))
@@ -178,11 +178,11 @@ class Descent:
         """|y - A x|, as at the start or the last `record`."""
         return np.asarray(np.sqrt(self._error))
 
-    def saved(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """What a checkpoint holds."""
         return {"x": self.x, "e": self.e}
 
-    def handed_out(self) -> None:
+    def keep_volume(self) -> None:
         """A callback has seen the volume: what it kept must not change under it."""
         if self.run.watched and not arrays.is_jax(self.x):
             self.x = arrays.copy(self.x)
@@ -208,7 +208,7 @@ def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _UpdateTerms) 
 
     def body(i: Any, carried: Any) -> Any:
         x, e, moved, steps = carried
-        x, e, change, step = _moved(subsets[visits[i]], x, e, problem)
+        x, e, change, step = _move(subsets[visits[i]], x, e, problem)
         return x, e, moved + change, steps + step
 
     state = x, e, zero, zero
@@ -219,7 +219,7 @@ def _run_pass(subsets: Any, visits: Any, x: Any, e: Any, problem: _UpdateTerms) 
     return state
 
 
-def _moved(subset: VoxelSubset, x: Any, e: Any, problem: _UpdateTerms) -> tuple[Any, Any, Any, Any]:
+def _move(subset: VoxelSubset, x: Any, e: Any, problem: _UpdateTerms) -> tuple[Any, Any, Any, Any]:
     """Move one subset: volume, error, sum of |changes|, and step."""
     root, curvature, c, low, high, max_step, means = problem
     A_S = subset.columns
@@ -269,7 +269,7 @@ def _moved(subset: VoxelSubset, x: Any, e: Any, problem: _UpdateTerms) -> tuple[
     best = xp.clip(ratio, 0.0, max_step)
     step = arrays.cast(xp.asarray(best if size is None else best * size), domain.dtype)
     step = float(step) if type(d) is np.ndarray else step
-    x = subset.puts((x, clipped(here + d * step, low, high)))
+    x = subset.puts((x, clip(here + d * step, low, high)))
     if type(e) is np.ndarray and type(moved) is np.ndarray:
         moved *= step
         e -= moved
@@ -278,7 +278,7 @@ def _moved(subset: VoxelSubset, x: Any, e: Any, problem: _UpdateTerms) -> tuple[
     return whole.home.pin(x), codomain.home.pin(e), length * best, best
 
 
-def _measured(A: Any, x: Any, e: Any, root: Any, moved: Any, steps: Any) -> Any:
+def _measure(A: Any, x: Any, e: Any, root: Any, moved: Any, steps: Any) -> Any:
     """The numbers of a pass as one array: `<e, W e>`, `<e, e>`, `sum |x|`, and two that come in."""
     xp = arrays.namespace(e)
     weighted = e if root is None else root * e

@@ -16,16 +16,16 @@ from typing import Any
 from linops import arrays
 from linops.errors import PlacementError
 
-__all__ = ["agreed", "described", "same_answer"]
+__all__ = ["agree", "describe", "same_answer"]
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """What a rank says of an argument: a path, a number, or an array by its values; of a placed
     element, of which ranks hold parts, the shape."""
     if value is None:
         return "None"
     if isinstance(value, (tuple, list)) and any(map(arrays.is_array, value)):
-        return ", ".join(described(part) for part in value)
+        return ", ".join(describe(part) for part in value)
     if arrays.is_array(value):
         said = f"an array of shape {tuple(value.shape)} {arrays.dtype_of(value)}"
         if arrays.is_distributed(value) or arrays.is_traced(value):
@@ -37,7 +37,7 @@ def described(value: Any) -> str:
     return repr(value)
 
 
-def agreed(like: Any, wanted: Mapping[str, str], failure: Exception | None) -> None:
+def agree(like: Any, wanted: Mapping[str, str], failure: Exception | None) -> None:
     """Go on where all ranks want the same and none has failed.
 
     Parameters
@@ -55,7 +55,7 @@ def agreed(like: Any, wanted: Mapping[str, str], failure: Exception | None) -> N
         `failure` itself on the rank that has one; elsewhere a `PlacementError` that names the
         rank, or the argument in which ranks differ and what each of them has.
     """
-    word = json.dumps([None if failure is None else _shown(failure), dict(wanted)])
+    word = json.dumps([None if failure is None else _describe_error(failure), dict(wanted)])
     said = [json.loads(text) for text in arrays.said_by_all(like, word)]
     if failure is not None:
         raise failure
@@ -74,7 +74,7 @@ def agreed(like: Any, wanted: Mapping[str, str], failure: Exception | None) -> N
 
 def same_answer(like: Any, ends: bool, failure: Exception | None) -> bool:
     """Whether any rank ends the solve; where one has failed all of them raise."""
-    word = json.dumps([ends, None if failure is None else _shown(failure)])
+    word = json.dumps([ends, None if failure is None else _describe_error(failure)])
     said = [json.loads(text) for text in arrays.said_by_all(like, word)]
     if failure is not None:
         raise failure
@@ -84,7 +84,7 @@ def same_answer(like: Any, ends: bool, failure: Exception | None) -> bool:
     return any(end for end, _ in said)
 
 
-def _shown(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

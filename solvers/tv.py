@@ -23,7 +23,7 @@ from solvers.controls import non_negative, positive
 from solvers.elements import (
     add_scaled,
     admit,
-    chosen,
+    choose,
     products,
     ratio,
     require_finite,
@@ -33,7 +33,7 @@ from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
-from solvers.start import analytic_start, chosen_start, typical_size
+from solvers.start import admit_start, analytic_start, typical_size
 from solvers.tv_primal_dual import primal_dual
 
 __all__ = ["tv"]
@@ -115,7 +115,7 @@ def tv(
         learning_rate = positive("learning_rate", learning_rate)
     if eps is not None:
         eps = positive("eps", eps)
-    x0, analytic = chosen_start(x0)
+    x0, analytic = admit_start(x0)
     if method not in ("adam", "pdhg"):
         raise ValueError(f"method is {method!r}; it is 'adam' or 'pdhg'")
     if not (isinstance(A.domain, Space) and isinstance(A.codomain, Space)):
@@ -144,7 +144,7 @@ def tv(
         settings=settings,
         **controls,
     )
-    begun = _begun(run, analytic, W)
+    begun = _start(run, analytic, W)
     size = np.asarray(1.0)
     if learning_rate is None or weight == "auto":
         size = typical_size(A, run.y, *begun, W)
@@ -172,7 +172,7 @@ def tv(
     return _adam(run, prior, weight, W, (rate, floor), begun)
 
 
-def _begun(run: Solve, analytic: bool, W: Any) -> tuple[Any, Any]:
+def _start(run: Solve, analytic: bool, W: Any) -> tuple[Any, Any]:
     """Where the solve began, resumed or not, and its image."""
     A, y = run.A, run.y
     if run.started:
@@ -211,10 +211,10 @@ def _adam(
         """Corrections of the bias of the first and second moments."""
         return np.stack([1 / (1 - 0.9**k), 1 / np.sqrt(1 - 0.999**k)], axis=-1)
 
-    return iterate(run, _moved, terms, (x, m, v, r), ("x", "m", "v"), table=table)
+    return iterate(run, _iteration, terms, (x, m, v, r), ("x", "m", "v"), table=table)
 
 
-def _moved(
+def _iteration(
     terms: tuple[Any, ...], state: tuple[Any, ...], active: Any, at: Any, dots: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """One iteration: x, its first moment, the root of the second, and A x - y; and |A x - y|^2."""
@@ -231,7 +231,7 @@ def _moved(
     step = xp.where(size > 0, m / xp.where(size > 0, size, xp.ones_like(size)), xp.zeros_like(m))
     moved = add_scaled(x, -1.0 * rate, step * first)
     moved = xp.where(moved > 0, moved, xp.zeros_like(moved))
-    x, m, v = map(A.domain.home.pin, (chosen(active, moved, x), m, v))
+    x, m, v = map(A.domain.home.pin, (choose(active, moved, x), m, v))
     r = A.codomain.home.pin(subtract(A @ x, y))
     return (x, m, v, r), dots((A.codomain, r, r))
 

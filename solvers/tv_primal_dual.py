@@ -18,7 +18,7 @@ import numpy as np
 from linops import arrays
 from linops.functionals import TotalVariation
 from solvers.compiled import iterate
-from solvers.elements import chosen, products, subtract
+from solvers.elements import choose, products, subtract
 from solvers.loop import Solve
 from solvers.result import SolverResult
 
@@ -81,7 +81,7 @@ def primal_dual(
         }
 
     state = x, p, q, z, edges
-    return iterate(run, _moved, terms, state, ("x", "p", "q"), measures=8, record=record)
+    return iterate(run, _iteration, terms, state, ("x", "p", "q"), measures=8, record=record)
 
 
 class _Terms(NamedTuple):
@@ -98,7 +98,7 @@ class _Terms(NamedTuple):
     eps: Any
 
 
-def _moved(
+def _iteration(
     terms: _Terms, state: tuple[Any, ...], active: Any, _: Any, dots: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """One iteration: x, p, q, A x, G x; and what the objective and the dual value are made of."""
@@ -107,9 +107,9 @@ def _moved(
     xp = arrays.namespace(x)
     slope = A.H @ p + G.H @ q
     moved = x - tau * slope
-    moved = chosen(active, xp.where(moved > 0, moved, xp.zeros_like(moved)), x)
+    moved = choose(active, xp.where(moved > 0, moved, xp.zeros_like(moved)), x)
     ahead, bent = A @ moved, G @ moved
-    values = _measured(terms, moved, ahead, bent, p, q, slope, dots)
+    values = _measure(terms, moved, ahead, bent, p, q, slope, dots)
     # Extrapolated: 2 new - old, applied to what is known already.
     if sigma is not None:
         w = 1.0 if W is None else W
@@ -140,7 +140,7 @@ def _dual_edges(b: Any, axis: int, sigma: Any, lam: Any, eps: Any) -> Any:
     return b * xp.expand_dims(factor, axis=axis)
 
 
-def _measured(
+def _measure(
     terms: _Terms, x: Any, z: Any, edges: Any, p: Any, q: Any, slope: Any, dots: Any
 ) -> tuple[Any, ...]:
     """|A x - y|^2, and the terms of the objective at x and of the dual value at (p, q)."""

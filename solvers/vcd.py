@@ -19,12 +19,12 @@ from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.beam import damp_means, rotates, warn_of_truncation
 from solvers.controls import bounds_pair, non_negative, positive, whole
-from solvers.elements import admit, clipped, require_finite
+from solvers.elements import admit, clip, require_finite
 from solvers.loop import Solve, refuse_traced
 from solvers.options import Controls, solver
-from solvers.partitions import Partitions, padded_subsets, partition, plane_of, region
+from solvers.partitions import Partitions, pad_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
-from solvers.start import analytic_start, chosen_start
+from solvers.start import admit_start, analytic_start
 from solvers.subsets import Descent
 from solvers.weights import measurement_weights
 
@@ -138,9 +138,9 @@ def vcd(
         roi = "ellipse" if rotates(A) else None
     positions = region(roi, plane)
     means = _damping(damping, A)
-    x0, analytic = chosen_start(x0)
+    x0, analytic = admit_start(x0)
     schedule = Partitions.of(partitions)
-    explicit = padded_subsets(schedule, positions) if isinstance(schedule, list) else None
+    explicit = pad_subsets(schedule, positions) if isinstance(schedule, list) else None
     w = _weights(weights, y, codomain)
     run = Solve(
         "vcd",
@@ -164,7 +164,7 @@ def vcd(
         by_residual=False,
         **controls,
     )
-    x, image = clipped(run.x, low, high) if run.started else run.x, None
+    x, image = clip(run.x, low, high) if run.started else run.x, None
     if analytic and run.restored is None:
         warn_of_truncation(A, run.y)
         mask = _mask(positions, plane, domain.ndim)
@@ -185,8 +185,8 @@ def vcd(
             descent.refresh()
         record = descent.record()
         small = np.asarray(record["change"] < change_rtol)
-        run.completed(descent.residual, descent.x, descent.saved, record, (small, CHANGE_REACHED))
-        descent.handed_out()
+        run.record(descent.residual, descent.x, descent.snapshot, record, (small, CHANGE_REACHED))
+        descent.keep_volume()
     run.x = descent.x
     return run.result()
 

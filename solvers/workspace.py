@@ -138,7 +138,7 @@ class Workspace:
                 "folder, or pass resume=True to go on with a solve that was killed there"
             )
         if source is not None:
-            self.found = self._checked(source, limit)
+            self.found = self._read_metadata(source, limit)
         sizes = {k: sum(m.size * m.dtype.itemsize for m in s.members) for k, s in spaces.items()}
         step = sum(sizes[k] for k in saved) + sum(
             math.prod(s.shape) * np.dtype(s.dtype).itemsize for s in solution.stores
@@ -167,7 +167,7 @@ class Workspace:
         self._state = {"x": solution, **{name: self.vectors[name] for name in saved}}
         if source is not None:
             for name, vector in self._state.items():
-                vector.set(_same, self._stored(source, name, "r"))
+                vector.set(_same, self._open_vector(source, name, "r"))
 
     def save(self, iteration: int, history: list[float], numbers: Mapping[str, float]) -> None:
         """Publish a step; those before it are removed once it is there."""
@@ -214,7 +214,7 @@ class Workspace:
             raise CheckpointError(f"{given} holds no step to resume from")
         return steps[-1]
 
-    def _checked(self, step: Path, limit: int) -> dict[str, Any]:
+    def _read_metadata(self, step: Path, limit: int) -> dict[str, Any]:
         try:
             said = json.loads((step / _METADATA).read_text())
             theirs, iteration = said["problem"], said["iteration"]
@@ -237,11 +237,11 @@ class Workspace:
                 "the start of the solve"
             )
         for name, digest in digests.items():
-            if self._stored(step, name, "r").digest() != digest:
+            if self._open_vector(step, name, "r").digest() != digest:
                 raise CheckpointError(f"{step / name}-*.npy is damaged: its sha256 is another one")
         return said  # type: ignore[no-any-return]
 
-    def _stored(self, step: Path, name: str, mode: str) -> Vector:
+    def _open_vector(self, step: Path, name: str, mode: str) -> Vector:
         files = sorted(step.glob(f"{name}-*.npy"), key=lambda f: int(f.stem.rpartition("-")[2]))
         try:
             return Vector([NumpyStore(file, mode=mode) for file in files], self._count)

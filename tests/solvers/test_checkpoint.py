@@ -299,7 +299,7 @@ def test_what_a_step_holds_is_what_its_solver_keeps(tmp_path):
     A, y = golden_operator(), golden_data()
     cgls(A, y, iterations=2, checkpoint_directory=tmp_path)
     folder = tmp_path / "step-000002" / "rank-00000"
-    metadata, source = step_files.parsed(folder)
+    metadata, source = step_files.read_metadata(folder)
     for change, said in (
         (lambda m: m["state"].pop("p"), "it holds the state g, r, x, the solve has g, p, r, x"),
         (lambda m: m["history"].__setitem__(1, "a"), "history is none of this solve"),
