@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from linops.algebra.states import trajectory_of
     from linops.elementary.coils import Coils
     from linops.elementary.cumulative_sum import CumulativeSum
+    from linops.elementary.nonuniform_fourier import NUFFT
     from linops.elementary.patches import Patches
     from linops.elementary.resampling import Resample, Shift
     from linops.elementary.trigonometric import DCT, DST
@@ -109,6 +110,7 @@ __all__ = [
     "L0",
     "L1",
     "L2",
+    "NUFFT",
     "QGGMRF",
     "AffineSubspace",
     "AffineTransform",
@@ -226,6 +228,7 @@ _FUNCTIONALS = (
     "separable",
 )
 _ROOMS = {
+    "linops.elementary.nonuniform_fourier": ("NUFFT",),
     "linops.algebra.states": ("trajectory_of",),
     "linops.elementary.resampling": ("Resample", "Shift"),
     "linops.elementary.warps": ("AffineTransform", "DeformationField", "Rotate"),

@@ -343,6 +343,23 @@ CASES = {
         {"maps": np.ones((2, 3, 4), "complex128"), "space": SPACE.complexified(), "mask": ONES},
         {"maps": np.full((2, 3, 4), 1j), "space": OTHER.complexified(), "mask": ONES * 2},
     ),
+    lo.NUFFT: (
+        {
+            "space": SPACE,
+            "points": np.zeros((1, 2)),
+            "axes": "x",
+            "norm": "ortho",
+            "origin": (0.0,),
+            "tolerance": 1e-9,
+        },
+        {
+            "points": np.full((1, 2), 0.25),
+            "axes": "y",
+            "norm": "backward",
+            "origin": (1.0,),
+            "tolerance": 1e-6,
+        },
+    ),
     lo.Patches: (
         {"space": SPACE, "size": 2, "stride": 1, "axes": 0},
         {"size": 3, "stride": 2, "axes": 1},
