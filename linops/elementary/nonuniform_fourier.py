@@ -152,7 +152,7 @@ class NUFFT(LinearOperator):
         d, lead = len(self._numbers), x.ndim - self.domain.ndim
         moved = np.moveaxis(x, [lead + i for i in self._numbers], range(-d, 0))
         y = self._run(2, moved.astype(self.codomain.dtype), moved.shape[-d:])
-        return y * self._phases()
+        return np.asarray(y * self._phases())
 
     def _adjoint_host(self, y: np.ndarray) -> np.ndarray:
         d, lead = len(self._numbers), y.ndim - self.codomain.ndim
@@ -186,7 +186,7 @@ class NUFFT(LinearOperator):
         away = [n // 2 - middle for n, middle in zip(extents, self._origin, strict=True)]
         turns = np.asarray(away) @ self.points
         scale = float(max(math.prod(extents), 1)) ** -_SCALES[self._norm]
-        return (scale * np.exp(-2j * np.pi * turns)).astype(self.codomain.dtype)
+        return np.asarray(scale * np.exp(-2j * np.pi * turns), self.codomain.dtype)
 
     def _gram_diagonal(self, weights: Array | None) -> Array:
         extents = [self.domain.shape[i] for i in self._numbers]
