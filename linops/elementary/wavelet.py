@@ -119,6 +119,14 @@ class Wavelet(LinearOperator):
         self._numbers, self._bands, self._mode = numbers, bands, mode
         self._filters = (tuple(found.dec_lo), tuple(found.dec_hi))
 
+    @property
+    def means(self) -> tuple[slice, ...]:
+        """Where the coarsest means stand in an array of coefficients."""
+        places = [slice(None)] * self.domain.ndim
+        for i, counts in zip(self._numbers, self._bands, strict=True):
+            places[i] = slice(0, counts[-1])
+        return tuple(places)
+
     def _apply(self, x: Array) -> Array:
         return self._analyse(x, 0) if self._levels() else x + 0
 

@@ -6,7 +6,10 @@ from linops.functionals.conjugate import infimal_convolution, moreau_envelope
 from linops.functionals.constraints import Box, NonNegative
 from linops.functionals.denoiser import Denoiser
 from linops.functionals.functional import Functional
-from linops.functionals.generalized_variation import TotalGeneralizedVariation
+from linops.functionals.generalized_variation import (
+    SymmetrizedGradient,
+    TotalGeneralizedVariation,
+)
 from linops.functionals.huber import Huber
 from linops.functionals.kullback_leibler import KullbackLeibler
 from linops.functionals.least_squares import LeastSquares
@@ -17,6 +20,8 @@ from linops.functionals.qggmrf import QGGMRF
 from linops.functionals.quadratic import Proximity, Quadratic
 from linops.functionals.separable_sum import separable
 from linops.functionals.total_variation import TotalVariation
+from linops.functionals.vectorial_variation import VectorialTotalVariation
+from linops.functionals.wavelet_norm import WaveletL1
 
 __all__ = [
     "L0",
@@ -43,8 +48,11 @@ __all__ = [
     "Proximity",
     "Quadratic",
     "Simplex",
+    "SymmetrizedGradient",
     "TotalGeneralizedVariation",
     "TotalVariation",
+    "VectorialTotalVariation",
+    "WaveletL1",
     "infimal_convolution",
     "moreau_envelope",
     "separable",

@@ -343,6 +343,31 @@ CASES = {
         {"maps": np.ones((2, 3, 4), "complex128"), "space": SPACE.complexified(), "mask": ONES},
         {"maps": np.full((2, 3, 4), 1j), "space": OTHER.complexified(), "mask": ONES * 2},
     ),
+    lo.SymmetrizedGradient: ({"space": SPACE}, {}),
+    lo.VectorialTotalVariation: (
+        {"space": SPACE, "axis": "y", "norm": "frobenius"},
+        {"axis": "x", "norm": "nuclear"},
+    ),
+    lo.WaveletL1: (
+        {
+            "space": WIDE,
+            "weight": 1.0,
+            "wavelet": "db2",
+            "axes": 0,
+            "level": 1,
+            "mode": "periodization",
+            "means": True,
+        },
+        {
+            "space": WIDE.with_dtype("float32"),
+            "weight": 2.0,
+            "wavelet": "db3",
+            "axes": 1,
+            "level": 2,
+            "mode": "zero",
+            "means": False,
+        },
+    ),
     lo.NUFFT: (
         {
             "space": SPACE,
