@@ -2,10 +2,10 @@
 """From photon counts to attenuation without a logarithm: Gauss-Newton on Beer-Lambert's law.
 
 A detector cell behind the object x expects I0 exp(-A x) photons and counts a Poisson number of
-them. Each step takes the `jacobian` of that map where it stands and solves the weighted linear
-least squares for the change with `cgls`. The usual way, CGLS on the logarithms of the counts,
-stands beside it, plain and weighted by the counts. One number of CGLS iterations serves all, and
-iterations regularise, so the table compares the models only roughly.
+them. `gauss_newton` takes the `jacobian` of that map where it stands and solves the damped,
+weighted linear least squares for the change by CGLS. The usual way, CGLS on the logarithms of the
+counts, stands beside it, plain and weighted by the counts. One number of CGLS iterations serves
+all, and iterations regularise, so the table compares the models only roughly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import linops as lo
 from geometries import Detector, Grid, ParallelBeam, Projector
 from linops.elementary.pointwise import transmission
-from solvers import cgls
+from solvers import cgls, gauss_newton
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,14 @@ def reconstruct(
 
     x = A.domain.zeros()
     misfits, errors = [misfit(x)], [error(x)]
-    for _ in range(steps):
-        J = expected.jacobian(x)
-        change = cgls(W @ J, W @ (counts - expected(x)), iterations=iterations).solution
-        # Far from the solution the linear model promises too much: halve until it keeps its word.
-        length = 1.0
-        while misfit(x + np.float32(length) * change) >= misfits[-1] and length > 1e-3:
-            length /= 2
-        x = x + np.float32(length) * change
+
+    def record(step: int, residual: float, x: np.ndarray) -> None:
         misfits.append(misfit(x))
         errors.append(error(x))
+
+    x = gauss_newton(
+        W @ expected, W @ counts, iterations=steps, inner_iterations=iterations, callback=record
+    ).solution
 
     lines = np.log(photons / variance).astype("float32")
     # The variance of a logarithm of counts is about 1 / counts.
