@@ -17,7 +17,7 @@ from geometries.selection import frames_of
 from geometries.trajectory import Trajectory
 from linops import arrays
 from linops.arrays import Array
-from linops.transforms.pytree import decoded, packed, unpacked
+from linops.transforms.pytree import decode, pack, unpack
 
 __all__ = ["Carried", "Outline", "carried"]
 
@@ -94,7 +94,7 @@ def carried(geometry: Any, whole: bool) -> tuple[Outline, tuple[Any, ...]] | Non
         for value in values
     )
     parts = tuple(
-        packed(value if arrays.is_array(value) else np.asarray([value], np.float64))
+        pack(value if arrays.is_array(value) else np.asarray([value], np.float64))
         for value in values
     )
     outline = Outline(
@@ -122,11 +122,11 @@ def _joined(outline: Outline, parts: tuple[Any, ...], frames: Any) -> Any:
 def _number(part: Array, kind: Any) -> Any:
     """A value as it was, or in the numbers of JAX where it is traced."""
     if arrays.is_traced(part):
-        known = decoded(part)
+        known = decode(part)
         return known[0] if kind == "float" else known
     if not kind:
         return part
     host = arrays.to_numpy(part)
     if kind == "float":
-        return float(unpacked(host, np.dtype("float64"))[0])
-    return unpacked(host, np.dtype(kind))
+        return float(unpack(host, np.dtype("float64"))[0])
+    return unpack(host, np.dtype(kind))

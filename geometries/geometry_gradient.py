@@ -20,13 +20,13 @@ from geometries.surface_gradient import SampledMoves, parameter_spaces, with_par
 from geometries.trajectory import Trajectory
 from linops import arrays
 from linops.arrays import Array
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.errors import GeometryError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.space import ProductSpace, Space
 from linops.transforms import declared
-from linops.transforms.pytree import decoded
+from linops.transforms.pytree import decode
 from linops.transforms.torch_function import recording
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class GeometryJacobian(LinearOperator):
             return arrays.zeros(self.codomain.shape, self.codomain.dtype, moves[0])
         fixed, recorded = self._fixed()
         if recorded:
-            return declared.refused(fixed(moves), _TWICE, recorded)
+            return declared.refuse_derivative(fixed(moves), _TWICE, recorded)
         if not self._back and self._known(moves):
             from geometries.kernels import ray_slopes
 
@@ -191,7 +191,7 @@ class GeometryJacobian(LinearOperator):
             return tuple(arrays.zeros(s.shape, s.dtype, y) for s in self.domain.members)
         fixed, recorded = self._fixed()
         if recorded:
-            kept: tuple[Array, ...] = declared.refused(fixed.H(y), _TWICE, recorded)
+            kept: tuple[Array, ...] = declared.refuse_derivative(fixed.H(y), _TWICE, recorded)
             return kept
         if self._known((y,)):
             from geometries.kernels import ray_slopes
@@ -310,7 +310,7 @@ class FollowedRays:
         def value(*arguments: Array) -> Array:
             *vectors, offsets, heights, x = arguments
             if twin is not None:
-                return hosted(twin, x, adjoint)
+                return apply_on_host(twin, x, adjoint)
             scan = portable_scan.windowed(setup, tuple(vectors), offsets, heights, window)
             return portable.project_with(setup, scan, x, adjoint)
 
@@ -333,7 +333,7 @@ def project_followed(projector: Projector, x: Array, adjoint: bool) -> Array:
     """
     setup = portable_scan.setup_of(projector, x, slopes=True)
     frames, offsets, heights = _together(
-        (decoded(projector.frames), projector.offsets, projector.heights), x
+        (decode(projector.frames), projector.offsets, projector.heights), x
     )
     cells = portable_scan.part_of(setup, offsets, heights, projector.window)[:2]
     vectors = [frames[:, k, :] for k in range(projector.grid.dims + 1)]

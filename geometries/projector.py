@@ -22,14 +22,14 @@ from geometries.selection import Selection, chosen, followed, frames_of, untrack
 from geometries.trajectory import Trajectory, chosen_views
 from linops import arrays
 from linops.arrays import Array
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.cost import Cost, bytes_of
 from linops.errors import GeometryError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import Precision
 from linops.space import Space
-from linops.transforms.pytree import unpacked
+from linops.transforms.pytree import unpack
 
 __all__ = ["Projector"]
 
@@ -247,7 +247,7 @@ class Projector(LinearOperator):
         bits = parts["frames"]
         if arrays.is_jax(bits) and not arrays.is_traced(bits) and str(bits.dtype) == "uint32":
             # What a jitted function returns, in numbers again.
-            parts["frames"] = unpacked(arrays.to_numpy(bits), np.dtype("float64"))
+            parts["frames"] = unpack(arrays.to_numpy(bits), np.dtype("float64"))
         made = super()._of_data(static, parts, name)
         if found is not None:
             outline: Any = made.__dict__["geometry"]
@@ -320,9 +320,9 @@ class Projector(LinearOperator):
     def _projected(self, x: Array, adjoint: bool) -> Array:
         self._refuse_written()
         if self._compiled_for(x):
-            return hosted(self, x, adjoint)
+            return apply_on_host(self, x, adjoint)
         if self._twin is not None and arrays.is_numpy(x):
-            return hosted(self._twin, x, adjoint)
+            return apply_on_host(self._twin, x, adjoint)
         from geometries.kernels import portable
 
         return portable.project(self, x, adjoint)

@@ -12,7 +12,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arrays import Array
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.cost import Cost
 from linops.linear_operator import LinearOperator
 from linops.space import Space
@@ -49,10 +49,10 @@ class ProjectorColumns(LinearOperator):
         self.index = arrays.snapshot(index)
 
     def _apply(self, x: Array) -> Array:
-        return hosted(self, x)
+        return apply_on_host(self, x)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(self, y, adjoint=True)
+        return apply_on_host(self, y, adjoint=True)
 
     def _make_conjugate(self) -> LinearOperator:
         return self

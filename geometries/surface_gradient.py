@@ -18,7 +18,7 @@ from linops.arrays import Array
 from linops.errors import GeometryError
 from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace, Space
-from linops.transforms.from_function import linearized
+from linops.transforms.from_function import linearize
 
 __all__ = ["SampledMoves", "parameter_spaces", "with_parameters"]
 
@@ -84,7 +84,7 @@ class SampledMoves(LinearOperator):
             return arrays.cast(sample(with_parameters(detector, self._unpacked(packed))), target)
 
         self.at = self._packed(own)
-        self._push, self._pull = linearized(offsets, self.at)
+        self._push, self._pull = linearize(offsets, self.at)
 
     def _apply(self, moves: tuple[Array, ...]) -> tuple[Array, ...]:
         own = arrays.convert(self._packed(moves[self._count :]), self.at)

@@ -22,7 +22,7 @@ import numpy as np
 from linops import arrays
 from linops.errors import DTypeError
 
-__all__ = ["REFUSED", "Kind", "checked", "checking", "declare", "described", "held", "wrong"]
+__all__ = ["REFUSED", "Kind", "checked", "checking", "declare", "describe", "hold", "wrong"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -68,15 +68,15 @@ def checked(function: _F) -> _F:
     DTypeError
         For an argument of another kind; it is a `TypeError`.
     """
-    return _held_to(function, ())
+    return _hold_to(function, ())
 
 
 def checking(*names: str) -> Callable[[_F], _F]:
     """As `checked`, of these arguments alone: where the function has checks of its own."""
-    return functools.partial(_held_to, names=names)
+    return functools.partial(_hold_to, names=names)
 
 
-def _held_to(function: _F, names: tuple[str, ...]) -> _F:
+def _hold_to(function: _F, names: tuple[str, ...]) -> _F:
     parameters: tuple[_Parameter, ...] | None = None
 
     @functools.wraps(function)
@@ -92,7 +92,7 @@ def _held_to(function: _F, names: tuple[str, ...]) -> _F:
                 value = args[place]
                 if isinstance(value, parameter.types) and type(value) is not bool:
                     continue
-                admitted = _admitted(parameter, value)
+                admitted = _admit(parameter, value)
                 if admitted is REFUSED:
                     raise _refusal(function, parameters, parameter, args, options)
                 if admitted is not value:
@@ -102,7 +102,7 @@ def _held_to(function: _F, names: tuple[str, ...]) -> _F:
                 value = options[name]
                 if isinstance(value, parameter.types) and type(value) is not bool:
                     continue
-                admitted = _admitted(parameter, value)
+                admitted = _admit(parameter, value)
                 if admitted is REFUSED:
                     raise _refusal(function, parameters, parameter, args, options)
                 options[name] = admitted
@@ -111,12 +111,12 @@ def _held_to(function: _F, names: tuple[str, ...]) -> _F:
     return cast(_F, wrapper)
 
 
-def held(annotation: str, value: Any, owner: str, name: str) -> Any:
+def hold(annotation: str, value: Any, owner: str, name: str) -> Any:
     """`value`, held to an annotation as an argument of `checked` is, converted where certain."""
     parameter = _parameter(name, -1, annotation)
     if parameter is None:
         raise KeyError(f"no kind of argument is known by the annotation {annotation!r}")
-    admitted = _admitted(parameter, value)
+    admitted = _admit(parameter, value)
     if admitted is REFUSED:
         raise _error(owner, parameter, value, "")
     return admitted
@@ -125,11 +125,11 @@ def held(annotation: str, value: Any, owner: str, name: str) -> Any:
 def wrong(owner: str, name: str, value: Any, wanted: str, fix: str = "") -> DTypeError:
     """The error for an argument of the wrong kind: what came, what was wanted, the fix."""
     return DTypeError(
-        f"{owner} takes {wanted} as {name}, got {described(value)}{f'; {fix}' if fix else ''}"
+        f"{owner} takes {wanted} as {name}, got {describe(value)}{f'; {fix}' if fix else ''}"
     )
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """A value in a few words, for messages: its kind, and what tells it from others of it."""
     if value is None or isinstance(value, bool | numbers.Number):
         return f"{value!r}"
@@ -216,7 +216,7 @@ def _alternatives(annotation: str, mark: str = "|") -> Iterator[str]:
             word += sign
 
 
-def _admitted(parameter: _Parameter, value: Any) -> Any:
+def _admit(parameter: _Parameter, value: Any) -> Any:
     """`value`, converted where that is certain; `REFUSED` where it is of another kind."""
     if type(value) is bool or isinstance(value, np.bool_):
         return value if bool in parameter.types else REFUSED
@@ -227,10 +227,10 @@ def _admitted(parameter: _Parameter, value: Any) -> Any:
             admitted = kind.admit(value)
             if admitted is not REFUSED:
                 return admitted
-    return _admitted_members(parameter, value) if parameter.sequence else REFUSED
+    return _admit_members(parameter, value) if parameter.sequence else REFUSED
 
 
-def _admitted_members(parameter: _Parameter, value: Any) -> Any:
+def _admit_members(parameter: _Parameter, value: Any) -> Any:
     if arrays.is_array(value) and len(value.shape) == 1 and arrays.is_readable(value):
         if arrays.is_masked(value):
             return REFUSED
@@ -246,7 +246,7 @@ def _admitted_members(parameter: _Parameter, value: Any) -> Any:
     made = []
     for one in value:
         for member in parameter.members:
-            admitted = _admitted(member, one)
+            admitted = _admit(member, one)
             if admitted is not REFUSED:
                 made.append(admitted)
                 break
@@ -291,23 +291,23 @@ def _refusal(
 
 
 def _fits(parameter: _Parameter, value: Any) -> bool:
-    return value is not None and _admitted(parameter, value) is not REFUSED
+    return value is not None and _admit(parameter, value) is not REFUSED
 
 
 def _error(owner: str, parameter: _Parameter, value: Any, fix: str) -> Exception:
-    wanted, member = _wanted(parameter), value
+    wanted, member = _describe_kinds(parameter), value
     if arrays.is_masked(value):
         return arrays.masked_error(owner, parameter.name)
     if parameter.sequence and isinstance(value, list | tuple):
         for number, one in enumerate(value):
-            if not any(_admitted(p, one) is not REFUSED for p in parameter.members):
+            if not any(_admit(p, one) is not REFUSED for p in parameter.members):
                 member = one
-                found = f"{described(one)} as entry {number}"
+                found = f"{describe(one)} as entry {number}"
                 break
         else:
-            found = described(value)
+            found = describe(value)
     else:
-        found = described(value)
+        found = describe(value)
     kinds = [*parameter.kinds, *(kind for one in parameter.members for kind in one.kinds)]
     if not fix and parameter.sequence and any(_fits(one, value) for one in parameter.members):
         fix = f"put it into a list: {owner}([{parameter.name}])"
@@ -320,7 +320,7 @@ def _error(owner: str, parameter: _Parameter, value: Any, fix: str) -> Exception
     return error(f"{owner} takes {wanted} as {parameter.name}, got {found}{fix and '; ' + fix}")
 
 
-def _wanted(parameter: _Parameter) -> str:
+def _describe_kinds(parameter: _Parameter) -> str:
     words = list(dict.fromkeys(kind.wanted for kind in parameter.kinds if kind is not _NONE))
     if parameter.sequence:
         inner = dict.fromkeys(kind.wanted for one in parameter.members for kind in one.kinds)

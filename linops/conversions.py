@@ -42,7 +42,7 @@ __all__ = [
     "largest",
     "may_share_memory",
     "ones",
-    "owned",
+    "own",
     "resident",
     "snapshot",
     "to_numpy",
@@ -228,7 +228,7 @@ def snapshot(x: Array) -> Array:
     return x.clone() if is_torch(x) and not trainable(x) else x
 
 
-def owned(x: Array, dtype: np.dtype) -> Array:
+def own(x: Array, dtype: np.dtype) -> Array:
     """An array that an operator holds, as `snapshot` has it, in that dtype.
 
     A tensor that is trained keeps its own; `resident` casts it where it is used.

@@ -142,7 +142,7 @@ def _run_beside(hook: Callable[[Any], Any], owner: str) -> Callable[[Any], Any]:
                 f"({str(error).splitlines()[0]}). Write it with the functions of "
                 "linops.arrays.namespace(x), which are those of any library; or give it NumPy "
                 "arrays, on one machine with plan(..., executor='threads'); or declare the code by "
-                "_forward_host and _adjoint_host and call linops.compiled.hosted.hosted"
+                "_forward_host and _adjoint_host and call linops.compiled.hosted.apply_on_host"
             ) from error
         if not (arrays.is_jax(like) or arrays.is_torch(like)):
             return y

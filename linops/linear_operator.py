@@ -267,7 +267,7 @@ class LinearOperator(Operator):
         """The same operator on complex spaces, where the hooks serve both."""
         if not self._serves_complex or "real_linear" in self.tags:
             return None
-        spaces = self.domain.complexified(), self.codomain.complexified()
+        spaces = self.domain.complexify(), self.codomain.complexify()
         return self._with(domain=spaces[0], codomain=spaces[1])
 
     def _derive_tags(self) -> frozenset[str]:

@@ -37,7 +37,7 @@ __all__ = [
     "on_host",
     "requires_gradient",
     "said_by_all",
-    "told_to_all",
+    "tell_all",
     "trainable",
 ]
 
@@ -124,7 +124,7 @@ def is_first_process(x: object) -> bool:
     return not is_jax(x) or bool(sys.modules["jax"].process_index() == 0)
 
 
-def told_to_all(x: object, word: object) -> list[str]:
+def tell_all(x: object, word: object) -> list[str]:
     """What each process that `x` is spread over says, empty for None; ranks of torch meet here."""
     return said_by_all(x, "" if word is None else f"{type(word).__name__}: {word}")
 

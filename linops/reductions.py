@@ -17,7 +17,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["dot", "paired_dot", "summed_pairs", "summing"]
+__all__ = ["dot", "paired_dot", "sum_pairs", "summing"]
 
 _BLOCK = 1 << 16
 _ROWS = 64
@@ -119,7 +119,7 @@ def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
         return high, jnp.zeros_like(high)
     batch = a.shape[: a.ndim - ndim]
     left, right = a.reshape(*batch, -1), b.reshape(*batch, -1)
-    dot2 = _compiled_dot2()
+    dot2 = _compile_dot2()
     if not complex_:
         found: tuple[Array, Array] = dot2(left, right)
         return found
@@ -127,18 +127,18 @@ def paired_dot(a: Array, b: Array, ndim: int) -> tuple[Array, Array]:
         (dot2(left.real, right.real), dot2(left.imag, right.imag)),
         (dot2(left.real, right.imag), dot2(-left.imag, right.real)),
     ]
-    real, imaginary = (_added(x, y) for x, y in parts)
+    real, imaginary = (_add_pairs(x, y) for x, y in parts)
     return tuple(jax.lax.complex(r, i) for r, i in zip(real, imaginary, strict=True))
 
 
-def _added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+def _add_pairs(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
     total = x[0] + y[0]
     z = total - x[0]
     return total, ((x[0] - (total - z)) + (y[0] - z)) + x[1] + y[1]
 
 
 @functools.cache
-def _compiled_dot2() -> Any:
+def _compile_dot2() -> Any:
     # Outside a trace too: one program, not twenty small ones.
     return sys.modules["jax"].jit(_dot2)
 
@@ -147,7 +147,7 @@ def _dot2(a: Array, b: Array) -> tuple[Array, Array]:
     return _over_rows((a, b), _product)
 
 
-def summed_pairs(high: Array, low: Array) -> tuple[Array, Array]:
+def sum_pairs(high: Array, low: Array) -> tuple[Array, Array]:
     """Sums of JAX arrays along their last axis: `(high, low)`, `low` what is rounded away."""
     return _over_rows((high, low), lambda high, low: (high, low))
 
@@ -169,8 +169,8 @@ def _over_rows(operands: Sequence[Array], pair: Callable[..., Any]) -> tuple[Arr
     def row(k: Any) -> Any:
         return pair(*(lax.dynamic_slice_in_dim(x, k * width, width, axis=-1) for x in operands))
 
-    total = lax.fori_loop(1, rows, lambda k, total: _added(total, row(k)), row(0))
-    return summed_pairs(*total)
+    total = lax.fori_loop(1, rows, lambda k, total: _add_pairs(total, row(k)), row(0))
+    return sum_pairs(*total)
 
 
 def _product(a: Array, b: Array) -> tuple[Array, Array]:
@@ -183,11 +183,11 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _halves(x: Array) -> tuple[Array, Array]:
     """The first twelve digits of float32 numbers, and the others."""
-    high = _masked(-4096, x)
+    high = _clear_last_bits(-4096, x)
     return high, x - high
 
 
-def _masked(mask: int, x: Array) -> Array:
+def _clear_last_bits(mask: int, x: Array) -> Array:
     """Numbers with some of their last bits cleared; its derivative is that of the identity."""
     return _clear()(mask, x)
 

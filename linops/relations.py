@@ -20,7 +20,7 @@ __all__ = [
     "Position",
     "fresh_name",
     "link_named",
-    "named_like",
+    "name_like",
     "only_local",
     "positions",
     "product_links",
@@ -61,7 +61,7 @@ def positions(members: tuple[Member, ...], name: str) -> tuple[Position, ...]:
     )
 
 
-def named_like(whole: Rule, part: Rule) -> Rule:
+def name_like(whole: Rule, part: Rule) -> Rule:
     """The rule of a block, with the names and relations of the rule it is a block of.
 
     An axis that the whole may split stays so where the part has one axis at the same positions,

@@ -110,7 +110,7 @@ class Space:
         object.__setattr__(made, "home", home)
         return made
 
-    def complexified(self) -> Space:
+    def complexify(self) -> Space:
         """The complex space of the same precision."""
         return self.with_dtype(complex_of(self.dtype))
 
@@ -272,9 +272,9 @@ class ProductSpace:
         """The same members, of elements that all live elsewhere."""
         return ProductSpace([space.with_home(home) for space in self.spaces])
 
-    def complexified(self) -> ProductSpace:
+    def complexify(self) -> ProductSpace:
         """Every member complexified."""
-        return ProductSpace([space.complexified() for space in self.spaces])
+        return ProductSpace([space.complexify() for space in self.spaces])
 
     def zeros(self, like: Array | None = None, *, batch: tuple[int, ...] = ()) -> tuple[Array, ...]:
         """The tuple of zero elements."""

@@ -38,7 +38,7 @@ def admit_shape(shape: Any) -> tuple[int, ...]:
         extents = tuple(int(operator.index(n)) for n in entries)
     except (TypeError, RuntimeError):
         raise ShapeError(
-            f"a shape is whole numbers, got {arguments.described(shape)}; e.g. linops.Space((4, 5))"
+            f"a shape is whole numbers, got {arguments.describe(shape)}; e.g. linops.Space((4, 5))"
         ) from None
     if any(isinstance(n, bool | np.bool_) for n in entries) or any(n < 0 for n in extents):
         raise ShapeError(f"a shape is non-negative whole numbers, got {shape!r}")

@@ -23,7 +23,7 @@ from linops.operator import Operator, _cached_names
 __all__ = [
     "Skeleton",
     "children",
-    "exchanged",
+    "exchange",
     "flatten",
     "leaves",
     "rebuilt",
@@ -114,7 +114,7 @@ def within(operator: Operator, memory: float) -> Operator:
     return rebuilt(type(operator), static, changed, operator.name)  # type: ignore[no-any-return]
 
 
-def exchanged(operator: Operator, old: Sequence[Array], new: Sequence[Array]) -> Operator:
+def exchange(operator: Operator, old: Sequence[Array], new: Sequence[Array]) -> Operator:
     """The operator with other arrays, by identity, in the place of some of its own."""
     data, static = flatten(operator)
 
@@ -122,7 +122,7 @@ def exchanged(operator: Operator, old: Sequence[Array], new: Sequence[Array]) ->
         if isinstance(value, tuple):
             return tuple(map(other, value))
         if isinstance(value, Operator):
-            return exchanged(value, old, new)
+            return exchange(value, old, new)
         return next((b for a, b in zip(old, new, strict=True) if value is a), value)
 
     changed = {name: other(value) for name, value in data.items()}
@@ -153,7 +153,7 @@ class Skeleton:
         the operators that this one holds, by default as this one is made.
         """
         make = branch or (lambda skeleton, arrays: skeleton.build(arrays, unpack))
-        data = {name: _filled(part, taken, make) for name, part in self.parts}
+        data = {name: _fill(part, taken, make) for name, part in self.parts}
         if unpack is not None:
             for name, dtype in self.cls._host_arrays.items():
                 if name not in data:
@@ -244,11 +244,11 @@ def _slots(part: Any) -> int:
     return part.slots if isinstance(part, Skeleton) else int(isinstance(part, _Slot))
 
 
-def _filled(part: Any, taken: Iterator[Array], make: Branch) -> Any:
+def _fill(part: Any, taken: Iterator[Array], make: Branch) -> Any:
     if isinstance(part, _Slot):
         return next(taken)
     if isinstance(part, _Several):
-        return tuple(_filled(one, taken, make) for one in part.parts)
+        return tuple(_fill(one, taken, make) for one in part.parts)
     if isinstance(part, Skeleton):
         return make(part, taken)
     return part.array if isinstance(part, _ByIdentity) else part.value

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from linops.arguments import described
+from linops.arguments import describe
 from linops.errors import PlacementError
 from sharding.devices import portable, returned
 
@@ -48,7 +48,7 @@ class Mesh:
             value = getattr(self, name)
             if not isinstance(value, (tuple, list)):
                 raise PlacementError(
-                    f"{name} of a mesh is {described(value)}; it is a tuple of {what}"
+                    f"{name} of a mesh is {describe(value)}; it is a tuple of {what}"
                 )
             object.__setattr__(self, name, tuple(value))
         if len(self.shape) not in (1, 2) or len(self.names) != len(self.shape):

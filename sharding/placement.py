@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.arguments import described
+from linops.arguments import describe
 from linops.arrays import Array
 from linops.errors import PlacementError
 from sharding.homes import DeviceHome, forbid, home_of, refuse, taken
@@ -70,7 +70,7 @@ class Placement:
     def __post_init__(self) -> None:
         if isinstance(self.devices, str) or not isinstance(self.devices, Iterable):
             raise PlacementError(
-                f"devices of a placement is {described(self.devices)}; it is a tuple of devices"
+                f"devices of a placement is {describe(self.devices)}; it is a tuple of devices"
             )
         object.__setattr__(self, "devices", tuple(self.devices))
         if not self.devices:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from linops.arguments import described, held
+from linops.arguments import describe, hold
 from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
@@ -193,13 +193,13 @@ def _pairs(terms: Any) -> list[tuple[Any, Any]]:
     listed = list(terms) if isinstance(terms, (tuple, list)) else []
     if not listed or any(not isinstance(one, (tuple, list)) or len(one) != 2 for one in listed):
         raise DTypeError(
-            f"terms of admm is {described(terms)}; it is a list of pairs [(g, K), ...] of a "
+            f"terms of admm is {describe(terms)}; it is a list of pairs [(g, K), ...] of a "
             "functional and a linear operator; (g, Identity(space)) is a plain prior"
         )
     return [
         (
-            held("Functional", g, "admm", f"terms[{i}][0]"),
-            held("LinearOperator", K, "admm", f"terms[{i}][1]"),
+            hold("Functional", g, "admm", f"terms[{i}][0]"),
+            hold("LinearOperator", K, "admm", f"terms[{i}][1]"),
         )
         for i, (g, K) in enumerate(listed)
     ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.arguments import held
+from linops.arguments import hold
 from linops.errors import CheckpointError, DTypeError
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
@@ -143,7 +143,7 @@ class Solve:
         self._by_residual = by_residual or self._rtol > 0 or self._atol > 0
         self._tolerances = {"rtol": self._rtol, "atol": self._atol, **(tolerances or {})}
         for path, of in ((checkpoint_directory, "checkpoint_directory"), (resume, "resume")):
-            held("Path | None", path, name, of)
+            hold("Path | None", path, name, of)
         if checkpoint_directory is not None or resume is not None:
             self._checkpoints = Checkpointer(
                 name,
@@ -357,7 +357,7 @@ class Solve:
             writing()
         except Exception as error:
             failure = error
-        said = [text for text in arrays.told_to_all(first(self.y), failure) if text]
+        said = [text for text in arrays.tell_all(first(self.y), failure) if text]
         if failure is not None:
             raise failure
         if said:

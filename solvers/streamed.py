@@ -15,7 +15,7 @@ import numpy as np
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
-from linops.stores.apply import Stream, admitted_stores
+from linops.stores.apply import Stream, admit_stores
 from linops.stores.protocol import flush
 from solvers import controls
 from solvers.cgls import _REFRESH
@@ -269,7 +269,7 @@ class _Run:
             elements = controls.positive_count("block_elements", elements)
         count = _ELEMENTS if elements is None else elements
         self._target = target
-        sources, targets, batch = admitted_stores(A.H, source, target)
+        sources, targets, batch = admit_stores(A.H, source, target)
         if batch:
             raise ShapeError(
                 f"{name}_into solves one problem, got the batch axes {batch}; solve its members "

@@ -20,7 +20,7 @@ from geometries.grid import Grid
 from geometries.trajectory import Trajectory
 from linops.arrays import Array
 from linops.compiled import pool
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.elementary.axes import resized
@@ -109,10 +109,10 @@ class Gather(LinearOperator):
         self.first = np.zeros(2, np.int64)
 
     def _apply(self, y: Array) -> Array:
-        return hosted(self, y)
+        return apply_on_host(self, y)
 
     def _apply_adjoint(self, x: Array) -> Array:
-        return hosted(self, x, adjoint=True)
+        return apply_on_host(self, x, adjoint=True)
 
     def _forward_host(self, y: np.ndarray) -> np.ndarray:
         from geometries.kernels.gather import gather_lines

@@ -30,7 +30,7 @@ from geometries.trajectory import Trajectory
 from linops import numeric
 from linops.arrays import Array
 from linops.compiled import pool
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.compiled.writeable import writeable
 from linops.cost import Cost
 from linops.elementary.axes import resized
@@ -132,10 +132,10 @@ class VolumeGather(LinearOperator):
             self.slice_weights = _weights_by_view(slice_weights, grid.shape[0], frames.views)
 
     def _apply(self, y: Array) -> Array:
-        return hosted(self, y)
+        return apply_on_host(self, y)
 
     def _apply_adjoint(self, x: Array) -> Array:
-        return hosted(self, x, adjoint=True)
+        return apply_on_host(self, x, adjoint=True)
 
     def _forward_host(self, y: np.ndarray) -> np.ndarray:
         from geometries.kernels.gather_volume import gather_slices

@@ -122,7 +122,7 @@ class RampFilter(LinearOperator):
         fan_step: float | None = None,
         precision: str | Precision | None = None,
     ) -> None:
-        space = arguments.held("Space", space, "RampFilter", "space")
+        space = arguments.hold("Space", space, "RampFilter", "space")
         columns = space.shape[-1]
         own = ramp_response(columns, pitch, window, pad, fan_step=fan_step)
         if filter_response is None:
@@ -144,7 +144,7 @@ class RampFilter(LinearOperator):
             space, space, f"{axes} -> {axes}", precision=precision, tags=("self_adjoint",)
         )
         self.length = numbers.index(pad) * columns
-        self.response = arrays.owned(response, space.dtype)
+        self.response = arrays.own(response, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         if type(x) is np.ndarray and type(self.response) is np.ndarray:

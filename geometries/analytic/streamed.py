@@ -23,7 +23,7 @@ from linops.errors import DTypeError
 from linops.linear_operator import LinearOperator
 from linops.stores import ArrayStore, apply_into, explain_into
 from linops.stores.aliases import require_apart, require_injective
-from linops.stores.apply import Stream, admitted_stores, refuse_gradients
+from linops.stores.apply import Stream, admit_stores, refuse_gradients
 from linops.stores.protocol import as_store, require_room, require_writable
 from linops.stores.tiles import budget
 
@@ -167,7 +167,7 @@ def _into(
 ) -> Any:
     _refuse_trained(options)
     whole = build(A, **options)
-    sources, targets, batch = admitted_stores(whole, source, target)
+    sources, targets, batch = admit_stores(whole, source, target)
     parts = _parts(whole)
     if parts is None:
         return apply_into(whole, source, target, chunks, memory=memory, progress=progress)

@@ -83,7 +83,7 @@ class AxisWeights(LinearOperator, ABC):
             precision=precision,
             tags=("self_adjoint", "diagonal"),
         )
-        self.array = arrays.owned(array, space.dtype)
+        self.array = arrays.own(array, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         return self._broadcast(x) * x

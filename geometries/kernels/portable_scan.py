@@ -16,7 +16,7 @@ from geometries.kernels.portable_memory import division
 from geometries.kernels.portable_rays import CellBox, Lines, arange, lines_of
 from linops import arrays
 from linops.arrays import Array
-from linops.transforms.pytree import decoded
+from linops.transforms.pytree import decode
 
 if TYPE_CHECKING:
     from geometries.detector import Detector
@@ -100,7 +100,7 @@ def scan_of(projector: Projector, like: Array) -> ScanArrays:
     parts = (projector.frames, *cells, projector.window)
     dtype = np.dtype("float64" if arrays.has_float64(like) else "float32")
     if not all(part is None or arrays.is_numpy(part) for part in parts):
-        real = [_wide(decoded(part), dtype, like) for part in parts[:3]]
+        real = [_wide(decode(part), dtype, like) for part in parts[:3]]
         return _scan(projector, real, parts[3])
     cache = projector.__dict__.setdefault("_cache_scan", {})
     if "host" not in cache:

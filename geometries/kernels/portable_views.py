@@ -18,7 +18,7 @@ from geometries.kernels.volume_scan import VolumeScan
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import GeometryError
-from linops.transforms.pytree import decoded
+from linops.transforms.pytree import decode
 
 if TYPE_CHECKING:
     from geometries.projector import Projector
@@ -93,7 +93,7 @@ def scan_of(projector: Projector) -> ViewSizes:
 
 def numbers_of(projector: Projector, like: Array) -> Numbers:
     """The numbers of each view in the namespace of `like`, or of frames that are followed."""
-    frames = decoded(projector.frames)
+    frames = decode(projector.frames)
     if arrays.is_traced(frames) and arrays.is_numpy(like):
         like = frames
     wide = np.dtype("float64" if arrays.has_float64(like) else "float32")

@@ -19,7 +19,7 @@ from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import named_like, positions
+from linops.relations import name_like, positions
 from linops.rule import Member, Relation, Rule
 from linops.space import AnySpace
 
@@ -215,7 +215,7 @@ def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
     own = part.rule
     if own.domain == rule.domain and own.codomain == rule.codomain:
         return part
-    named = named_like(rule, own)
+    named = name_like(rule, own)
     if all(
         name in own.names and own.relation(name) is named.relation(name)
         for name in named.names

@@ -24,7 +24,7 @@ class ComplexExtension(LinearOperator):
 
     def __init__(self, base: LinearOperator) -> None:
         super().__init__(
-            base.domain.complexified(), base.codomain.complexified(), name=f"complex({base.name})"
+            base.domain.complexify(), base.codomain.complexify(), name=f"complex({base.name})"
         )
         self.base = base
 

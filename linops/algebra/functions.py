@@ -14,7 +14,7 @@ from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import AnySpace, ProductSpace, Space
-from linops.transforms.closures import closed_over, filled
+from linops.transforms.closures import fill_closure, find_closed_over
 
 __all__ = ["FunctionOperator", "from_functions"]
 
@@ -118,7 +118,7 @@ class FunctionOperator(LinearOperator):
         self.batched = batched
         self._blockwise = blockwise
         # Traced values that the functions close over are arrays of the operator.
-        forward, backward = closed_over(apply), closed_over(adjoint)
+        forward, backward = find_closed_over(apply), find_closed_over(adjoint)
         self._closed, self._closed_by_apply = forward + backward, len(forward)
 
     @cached_property
@@ -144,8 +144,8 @@ class FunctionOperator(LinearOperator):
             return self.apply, self.adjoint
         k = self._closed_by_apply
         return (
-            filled(self.apply, iter(self._closed[:k])),
-            filled(self.adjoint, iter(self._closed[k:])),
+            fill_closure(self.apply, iter(self._closed[:k])),
+            fill_closure(self.adjoint, iter(self._closed[k:])),
         )
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:

@@ -78,7 +78,7 @@ def fitting(owner: str, old: Any, new: Any) -> Any:
                 f"{owner} holds {dtype}, got {arrays.dtype_of(new)}: real and complex arrays do "
                 "not take each other's place; build a new operator"
             )
-        return arrays.owned(new, dtype)
+        return arrays.own(new, dtype)
     if type(old) in (float, complex) and not isinstance(new, (int, float, type(old))):
         raise TypeError(f"{owner} is a number, got {type(new).__name__}")
     return type(old)(new) if type(old) in (float, complex) else new

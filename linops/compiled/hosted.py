@@ -4,7 +4,7 @@ A compiled leaf has two functions on NumPy arrays, batch axes in front, that ret
 
     _forward_host(x), _adjoint_host(y)
 
-and applies itself by `hosted`. NumPy arrays and torch CPU tensors are handed over on shared
+and applies itself by `apply_on_host`. NumPy arrays and torch CPU tensors are handed over on shared
 memory; derivatives in torch follow from the pair. JAX calls the kernel through XLA
 (`linops/compiled/xla.py`), in jit too. Where the leaf sets `_host_out`, the functions take `out`,
 an array to write the result into; where it sets `_host_orders`, arrays come and go in that order
@@ -23,10 +23,10 @@ from linops.arrays import Array
 from linops.errors import DTypeError
 from linops.structure import leaves
 
-__all__ = ["hosted"]
+__all__ = ["apply_on_host"]
 
 
-def hosted(operator: Any, x: Array, adjoint: bool = False) -> Array:
+def apply_on_host(operator: Any, x: Array, adjoint: bool = False) -> Array:
     """`operator @ x`, or its adjoint, in the namespace of `x`.
 
     Parameters

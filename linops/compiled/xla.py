@@ -31,9 +31,9 @@ from linops.errors import DTypeError
 from linops.space import AnySpace
 from linops.structure import Skeleton, skeleton
 from linops.transforms.jax_primitive import PrimitiveProgram, bind
-from linops.transforms.pytree import packed, unpacked
+from linops.transforms.pytree import pack, unpack
 
-__all__ = ["apply", "attended"]
+__all__ = ["apply", "attend"]
 
 _TARGET = "linops_host"
 
@@ -88,7 +88,7 @@ class _Kernel(PrimitiveProgram):
     def run_host(self, inputs: list[np.ndarray], out: np.ndarray, adjoint: bool) -> None:
         """The host function on NumPy arrays; `out` is written."""
         orders = self._orders[::-1] if adjoint else self._orders
-        operator = _made(self.structure, iter(inputs[1:]), self._kept)
+        operator = _make_operator(self.structure, iter(inputs[1:]), self._kept)
         hook = operator._adjoint_host if adjoint else operator._forward_host
         x = _logical(inputs[0], orders[0])
         result = _logical(out, orders[1])
@@ -105,7 +105,7 @@ _attended: dict[int, list[BaseException]] = {}
 
 
 @contextlib.contextmanager
-def attended(devices: Sequence[Any]) -> Iterator[None]:
+def attend(devices: Sequence[Any]) -> Iterator[None]:
     """Raise the errors of kernels of a program that runs to its end, here, on these devices.
 
     A device that gave up would leave the others waiting in their next collective, until XLA ends
@@ -138,7 +138,9 @@ _programs: dict[int, tuple[_Kernel, bool]] = {}
 _by_structure: dict[Any, _Kernel] = {}
 
 
-def _made(structure: Skeleton, leaves: Iterator[np.ndarray], kept: _Kept | None = None) -> Any:
+def _make_operator(
+    structure: Skeleton, leaves: Iterator[np.ndarray], kept: _Kept | None = None
+) -> Any:
     """The operator with these arrays, made once; its branches are kept too.
 
     So columns of a projector, with an index that changes from call to call, keep its set-up.
@@ -148,7 +150,7 @@ def _made(structure: Skeleton, leaves: Iterator[np.ndarray], kept: _Kept | None 
     key = tuple(leaf.tobytes() for leaf in own)
     found = kept.get(key)
     if found is None:
-        found = structure.build((leaf.copy() for leaf in own), unpacked, _made)
+        found = structure.build((leaf.copy() for leaf in own), unpack, _make_operator)
         with _keeping:
             while len(kept) >= _KEPT:
                 del kept[next(iter(kept))]
@@ -163,7 +165,7 @@ def _made(structure: Skeleton, leaves: Iterator[np.ndarray], kept: _Kept | None 
 def _program(operator: Any) -> tuple[_Kernel, tuple[Array, ...]]:
     found = operator.__dict__.get("_cache_kernel")
     if found is None:
-        packing = functools.partial(_packed, operator)
+        packing = functools.partial(_pack_operator, operator)
         structure, leaves = skeleton(operator, lambda _: True, packing, alike=True)
         program = _by_structure.get(structure)
         if program is None:
@@ -175,7 +177,7 @@ def _program(operator: Any) -> tuple[_Kernel, tuple[Array, ...]]:
     return found  # type: ignore[no-any-return]
 
 
-def _packed(operator: Any, table: Array) -> Array:
+def _pack_operator(operator: Any, table: Array) -> Array:
     if arrays.is_jax(table) and not str(table.dtype).startswith("uint32"):
         if arrays.is_traced(table):
             raise DTypeError(
@@ -183,7 +185,7 @@ def _packed(operator: Any, table: Array) -> Array:
                 f"traced {table.dtype}; pass the operator itself as an argument of jit"
             )
         table = arrays.to_numpy(table)
-    return packed(table)
+    return pack(table)
 
 
 def _behind(batch: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
@@ -305,11 +307,11 @@ def _array(address: int, order: tuple[int, ...] | None) -> np.ndarray:
 
 def _register() -> Any:
     with _registering:  # two threads may ask for the first time at once
-        return _registered()
+        return _register_handler()
 
 
 @functools.cache
-def _registered() -> Any:
+def _register_handler() -> Any:
     import jax
 
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_handle)

@@ -85,7 +85,7 @@ class Coils(LinearOperator):
         super().__init__(
             space, Space(shape, space.dtype, axes, spacing), Rule((row,), (every,), (every,))
         )
-        self.maps = arrays.owned(maps, space.dtype)
+        self.maps = arrays.own(maps, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         xp = arrays.namespace(x)

@@ -333,7 +333,7 @@ def _checked(kernel: Any, space: Space) -> Array:
             f"entry, got shape {tuple(kernel.shape)}"
         )
     dtype = complex_of(space.dtype) if kind == "c" else real_of(space.dtype)
-    return arrays.owned(kernel, dtype)
+    return arrays.own(kernel, dtype)
 
 
 def _axes(space: Space, kernel: Array, axes: Any) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class Diagonal(LinearOperator):
         array, domain, codomain, dtype = _admitted(array, domain)
         row = window_rule(domain, ()).domain
         super().__init__(domain, codomain, Rule(row, row, row))
-        self.array = arrays.owned(array, dtype)
+        self.array = arrays.own(array, dtype)
 
     def _apply(self, x: Array) -> Array:
         return self._beside("array", x) * x
@@ -86,5 +86,5 @@ def _admitted(array: Array, domain: Space | None) -> tuple[Array, Space, Space, 
             f"{tuple(array.shape)}; broadcast it first"
         )
     if arrays.dtype_of(array).kind == "c":
-        return array, domain, domain.complexified(), complex_of(domain.dtype)
+        return array, domain, domain.complexify(), complex_of(domain.dtype)
     return array, domain, domain, real_of(domain.dtype)

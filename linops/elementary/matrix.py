@@ -74,7 +74,7 @@ class Matrix(LinearOperator):
         if sparse:
             self.array = _merge(array, own)
         else:
-            self.array = arrays.owned(array, own)
+            self.array = arrays.own(array, own)
 
     def _apply(self, x: Array) -> Array:
         return self._multiply(x, self.domain, self.codomain, adjoint=False)

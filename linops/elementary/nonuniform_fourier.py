@@ -16,7 +16,7 @@ import numpy as np
 
 from linops import arguments, arrays
 from linops.arrays import Array
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.cost import Cost, bytes_of
 from linops.elementary.axes import axis_numbers, numbered
 from linops.errors import ShapeError
@@ -138,15 +138,15 @@ class NUFFT(LinearOperator):
         every = Space(slopes.shape, dtype)
         spread = SumOver(every, range(slopes.ndim - 2)).H
         moved: LinearOperator = (
-            SumOver(every.complexified(), slopes.ndim - 2) @ Diagonal(slopes, every) @ spread
+            SumOver(every.complexify(), slopes.ndim - 2) @ Diagonal(slopes, every) @ spread
         )
         return moved
 
     def _apply(self, x: Array) -> Array:
-        return hosted(self, x)
+        return apply_on_host(self, x)
 
     def _apply_adjoint(self, y: Array) -> Array:
-        return hosted(self, y, adjoint=True)
+        return apply_on_host(self, y, adjoint=True)
 
     def _forward_host(self, x: np.ndarray) -> np.ndarray:
         d, lead = len(self._numbers), x.ndim - self.domain.ndim

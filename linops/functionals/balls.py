@@ -41,7 +41,7 @@ class Linf(Entries):
 
     def _prox(self, x: Array, step: Any) -> Array:
         """Moduli capped at the level above which `step` lies."""
-        return _capped(x, _level(arrays.namespace(x).abs(x), step, self._space.ndim))
+        return _cap(x, _level(arrays.namespace(x).abs(x), step, self._space.ndim))
 
     def _conjugate_value(self, p: Array) -> Any:
         """0 where the moduli add up to 1 at most."""
@@ -104,7 +104,7 @@ class Ball(Entries):
             length = _total(size * size, self._space) ** 0.5
             d = d / xp.where(length > 1, length, xp.ones_like(length))
         else:
-            d = _capped(d, xp.zeros_like(size) + self.radius)
+            d = _cap(d, xp.zeros_like(size) + self.radius)
         return d if self.center is None else d + self._table("center", x)
 
     def _conjugate_value(self, p: Array) -> Any:
@@ -215,7 +215,7 @@ def _level(x: Array, total: Any, ndim: int, signed: bool = False) -> Array:
     return xp.reshape(level, (*flat.shape[:-1], *(1,) * ndim))
 
 
-def _capped(x: Array, level: Array) -> Array:
+def _cap(x: Array, level: Array) -> Array:
     xp = arrays.namespace(x)
     size = xp.abs(x)
     return x * xp.where(size > level, level / _nonzero(size), xp.ones_like(size))

@@ -136,7 +136,7 @@ class ShiftedFunctional(Functional):
     batched = True
 
     def __init__(self, base: Functional, shift: Array) -> None:
-        space = plain(base.domain, "shifted")
+        space = plain(base.domain, "translate")
         super().__init__(space, name="Shifted")
         trained = arrays.trainable(shift)
         if isinstance(base, ShiftedFunctional) and not (

@@ -9,7 +9,7 @@ from typing import Any
 
 from linops import arrays
 from linops.elementary.identity import Identity
-from linops.functionals.entries import Entries, named_row
+from linops.functionals.entries import Entries, name_axes
 from linops.functionals.functional import Functional, plain, positive_number
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
@@ -37,7 +37,7 @@ class _Transformed(Functional):
         if isinstance(self.base, Entries):
             return Rule(self.base.rule.domain, ((),))
         spaces = self.domain.members
-        return Rule(tuple(named_row(one, range(one.ndim)) for one in spaces), ((),))
+        return Rule(tuple(name_axes(one, range(one.ndim)) for one in spaces), ((),))
 
     def _cut(self, axis: str, start: int, stop: int, padded: bool) -> tuple[Any, Any]:
         assert isinstance(self.base, Entries)
@@ -143,4 +143,4 @@ def infimal_convolution(f: Functional, g: Functional) -> Functional:
         )
     center = f.prox(f.domain.zeros(), 1.0) * ((1.0 + weight) / weight)
     envelope = MoreauEnvelope(g, 1.0 / weight)
-    return envelope.shifted(center) if arrays.to_numpy(center).any() else envelope
+    return envelope.translate(center) if arrays.to_numpy(center).any() else envelope

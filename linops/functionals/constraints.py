@@ -16,7 +16,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.functionals.entries import Entries
-from linops.functionals.functional import recorded
+from linops.functionals.functional import is_recorded
 from linops.space import Space
 
 __all__ = ["Box", "NonNegative"]
@@ -51,7 +51,7 @@ class _Bounds(Entries):
 
     def _cost(self) -> Cost:
         _, real, mask, _ = self._sizes
-        return self._stated(5.0, 2 * real + 3 * mask)
+        return self._state_cost(5.0, 2 * real + 3 * mask)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """x clipped to the bounds, whatever the step."""
@@ -78,7 +78,7 @@ class Box(_Bounds):
         super().__init__(space)
         self.lower = self._admit_table(-math.inf if lower is None else lower, "lower")
         self.upper = self._admit_table(math.inf if upper is None else upper, "upper")
-        if not (recorded(self.lower) or recorded(self.upper)):
+        if not (is_recorded(self.lower) or is_recorded(self.upper)):
             low, high = (
                 arrays.to_numpy(one) if arrays.is_array(one) else one
                 for one in (self.lower, self.upper)

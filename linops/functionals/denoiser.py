@@ -9,7 +9,7 @@ from typing import Any
 from linops import arrays
 from linops.arrays import Array
 from linops.errors import ShapeError
-from linops.functionals.entries import named_row
+from linops.functionals.entries import name_axes
 from linops.functionals.functional import Functional, plain
 from linops.rule import Rule
 from linops.space import Space
@@ -47,7 +47,7 @@ class Denoiser(Functional):
         self, function: Callable[[Any], Any], space: Space, *, batched: bool = False
     ) -> None:
         space = plain(space, "Denoiser")
-        super().__init__(space, Rule((named_row(space, range(space.ndim)),), ((),)))
+        super().__init__(space, Rule((name_axes(space, range(space.ndim)),), ((),)))
         self.function = function
         self.batched = batched
 
@@ -55,7 +55,7 @@ class Denoiser(Functional):
         return 0.5 * self._sum(arrays.real(arrays.conj(x) * self._gradient(x)))
 
     def _gradient(self, x: Array) -> Array:
-        return x - self._denoised(x)
+        return x - self._denoise(x)
 
     def _prox(self, x: Array, step: Any) -> Array:
         if not self.batched and x.ndim > self.domain.members[0].ndim:
@@ -63,9 +63,9 @@ class Denoiser(Functional):
             if not x.shape[0]:
                 return xp.zeros_like(x)
             return xp.stack([self._prox(x[i], step) for i in range(x.shape[0])])
-        return self._denoised(x)
+        return self._denoise(x)
 
-    def _denoised(self, x: Array) -> Array:
+    def _denoise(self, x: Array) -> Array:
         function, given = self.function, x
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(function, torch.nn.Module):

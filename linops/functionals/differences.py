@@ -23,7 +23,7 @@ from linops.elementary.axes import resized
 from linops.elementary.crop_pad import Crop
 from linops.elementary.plane_windows import PlaneMask
 from linops.functionals.derivatives import bare
-from linops.functionals.functional import Functional, named_axes, recorded
+from linops.functionals.functional import Functional, is_recorded, named_axes
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Axis, Rule
@@ -151,7 +151,7 @@ class Differences(Functional):
             return x
         xp = arrays.namespace(x)
         for a in range(self._space.ndim):
-            mask = self._shaped(self._planes(a, 0, False), a, x)
+            mask = self._shape_mask(self._planes(a, 0, False), a, x)
             x = xp.where(mask, x, xp.zeros_like(x))
         return x
 
@@ -161,7 +161,7 @@ class Differences(Functional):
             return None
         total = None
         for a in range(self._space.ndim):
-            mask = self._shaped(self._planes(a, int(a == pairs), True), a, like)
+            mask = self._shape_mask(self._planes(a, int(a == pairs), True), a, like)
             total = mask if total is None else total & mask
         return total
 
@@ -178,11 +178,11 @@ class Differences(Functional):
             inside = inside & (plane >= first) & (plane < last)
         return inside
 
-    def _shaped(self, mask: Array, axis: int, like: Array) -> Array:
+    def _shape_mask(self, mask: Array, axis: int, like: Array) -> Array:
         after = self._space.ndim - 1 - axis
         return arrays.convert(arrays.namespace(mask).reshape(mask, (-1, *(1,) * after)), like)
 
-    def _trimmed(self) -> tuple[tuple[slice, ...], tuple[int, ...]]:
+    def _trim(self) -> tuple[tuple[slice, ...], tuple[int, ...]]:
         """The real planes, and the window among them, flat and for three axes."""
         shape = self._space.shape
         real = [(0, n) for n in shape] if self.real is None else np.asarray(self.real).tolist()
@@ -290,7 +290,7 @@ def compilable(space: Space, *elements: Array) -> bool:
         x.ndim == space.ndim
         and (
             type(x) is np.ndarray
-            or (arrays.is_torch(x) and x.device.type == "cpu" and not recorded(x))
+            or (arrays.is_torch(x) and x.device.type == "cpu" and not is_recorded(x))
         )
         for x in elements
     )

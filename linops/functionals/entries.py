@@ -25,7 +25,7 @@ from linops.reductions import summing
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
 
-__all__ = ["Entries", "cut_planes", "named_row"]
+__all__ = ["Entries", "cut_planes", "name_axes"]
 
 
 class Entries(Functional):
@@ -52,7 +52,7 @@ class Entries(Functional):
         super().__init__(plain(space, type(self).__name__))
 
     def _derive_rule(self) -> Rule:
-        row = named_row(self._space, self._whole)
+        row = name_axes(self._space, self._whole)
         tables = [name for name in self._tables if arrays.is_array(getattr(self, name))]
         return Rule((row,), ((),), (row,) * len(tables))
 
@@ -64,7 +64,7 @@ class Entries(Functional):
         block, mask = self._cut(axis, start, stop, padded)
         return mask @ block.gradient if padded else block.gradient  # type: ignore[no-any-return]
 
-    def _stated(self, flops: float, held: float, gradient: bool = False) -> Cost:
+    def _state_cost(self, flops: float, held: float, gradient: bool = False) -> Cost:
         """A cost: operations an entry, and bytes that a value or a gradient holds at most beside
         its argument, its result counted where that is a gradient."""
         read = bytes_of(self.domain)
@@ -137,7 +137,7 @@ class Entries(Functional):
         if arrays.is_masked(value):
             raise arrays.masked_error(self.name, name)
         if not arrays.is_array(value) or (arrays.is_numpy(value) and not value.ndim):
-            number = float(arguments.held("float", value, self.name, name))
+            number = float(arguments.hold("float", value, self.name, name))
             if math.isnan(number):
                 raise ValueError(f"{self.name}: {name} is {value}; it is a number")
             return number
@@ -151,7 +151,7 @@ class Entries(Functional):
                 f"{self.name}: {name} has shape {tuple(value.shape)}; it is one number, or has "
                 f"the shape of the domain {space.describe_shape()}"
             )
-        return arrays.owned(value, dtype or real_of(space.dtype))
+        return arrays.own(value, dtype or real_of(space.dtype))
 
     def _admit_weights(self, value: Any) -> Any:
         if not arrays.is_array(value) or not (arrays.is_traced(value) or arrays.trainable(value)):
@@ -182,7 +182,7 @@ class Entries(Functional):
         return np.full(self._space.shape, float(value), real_of(self._space.dtype))
 
 
-def named_row(space: Space, whole: Sequence[int] = ()) -> Member:
+def name_axes(space: Space, whole: Sequence[int] = ()) -> Member:
     """The axes of a space as they stand in a rule."""
     return tuple(
         Axis(name, splits=number not in whole) for number, name in enumerate(named_axes(space)[0])

@@ -48,7 +48,7 @@ class _EntryRows(RowMap):
         small, _ = self.small._cut(axis, start, stop, padded)
         return self._rows_cut(axis, start, stop, padded, small=small)
 
-    def _counted(self, rows: Array) -> Array:
+    def _mask_inert(self, rows: Array) -> Array:
         """Zeros at inert positions and in planes that are not of the array."""
         xp = arrays.namespace(rows)
         there = arrays.convert(self.index >= 0, rows)
@@ -61,7 +61,7 @@ class EntryTerms(_EntryRows):
     def _apply(self, parts: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = parts[1]
         curvature = arrays.convert(self.small.surrogate(rows).diagonal(limit=None), rows)
-        return self._counted(self.small.gradient(rows)), self._counted(curvature)
+        return self._mask_inert(self.small.gradient(rows)), self._mask_inert(curvature)
 
 
 class EntryForm(_EntryRows):
@@ -71,4 +71,4 @@ class EntryForm(_EntryRows):
 
     def _apply(self, parts: tuple[Array, Array, Array]) -> Array:
         _, rows, d = parts
-        return self._counted(self.small.surrogate(rows) @ d)
+        return self._mask_inert(self.small.surrogate(rows) @ d)

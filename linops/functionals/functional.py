@@ -32,7 +32,7 @@ from linops.space import AnySpace, ProductSpace, Space
 if TYPE_CHECKING:
     from linops.functionals.restricted import Restricted
 
-__all__ = ["Functional", "recorded"]
+__all__ = ["Functional", "is_recorded"]
 
 
 class Functional(Operator):
@@ -73,10 +73,10 @@ class Functional(Operator):
             from linops.transforms import torch_compile
 
             return torch_compile.applied(self, x)
-        return self._called(x)
+        return self._call(x)
 
     @own_precision
-    def _called(self, x: Any) -> Any:
+    def _call(self, x: Any) -> Any:
         x = self._admit(x)
         if self.batched or not guard.batch_shape(x, self.domain):
             return _number(self._value(x))
@@ -168,7 +168,7 @@ class Functional(Operator):
         picks = Restriction(plain(self.domain, f"{self.name}.restrict"), index)
         return Restricted(self, picks, *self._rows(picks.index))
 
-    def shifted(self, shift: Any) -> Functional:
+    def translate(self, shift: Any) -> Functional:
         """`x -> f(x - shift)`, for an element of the domain."""
         from linops.functionals.combined import ShiftedFunctional
 
@@ -278,7 +278,7 @@ def _make_gradient(functional: Functional) -> bool:
     return True
 
 
-def recorded(x: Any) -> bool:
+def is_recorded(x: Any) -> bool:
     """Whether JAX traces x, or torch records or transforms it."""
     from linops.transforms.torch_function import recording
 
@@ -288,10 +288,10 @@ def recorded(x: Any) -> bool:
 def positive_number(value: Any, what: str, zero: bool = False) -> Any:
     """`value` as a Python float > 0 (>= 0 with `zero`); arrays that are traced or recorded, and
     JAX arrays, as they are."""
-    followed = arrays.is_jax(value) or arrays.trainable(value) or recorded(value)
+    followed = arrays.is_jax(value) or arrays.trainable(value) or is_recorded(value)
     if arrays.is_array(value) and not value.ndim and followed:
         return value
-    number = float(arguments.held("float", value, "a functional", what))
+    number = float(arguments.hold("float", value, "a functional", what))
     if not (math.isfinite(number) and (number >= 0 if zero else number > 0)):
         raise ValueError(f"{what} is {value}; it is a finite number {'>=' if zero else '>'} 0")
     return number
@@ -324,5 +324,5 @@ def _each(function: Any, x: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if arrays.is_array(value):
-        return value if value.ndim or recorded(value) else float(value)
+        return value if value.ndim or is_recorded(value) else float(value)
     return float(value)

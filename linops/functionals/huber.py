@@ -38,7 +38,7 @@ class Huber(Entries):
 
     def _value(self, x: Array) -> Any:
         size = arrays.namespace(x).abs(x)
-        capped = self._capped(size)
+        capped = self._cap_size(size)
         return self._sum(capped * (size - 0.5 * capped))
 
     def _conjugate_value(self, p: Array) -> Any:
@@ -53,11 +53,11 @@ class Huber(Entries):
 
     def _cost(self) -> Cost:
         _, real, _, summed = self._sizes
-        return self._stated(7.0, 4 * real + summed)
+        return self._state_cost(7.0, 4 * real + summed)
 
     def _gradient_cost(self) -> Cost:
         _, real, mask, _ = self._sizes
-        return self._stated(5.0, 3 * real + mask, True)
+        return self._state_cost(5.0, 3 * real + mask, True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         """1 up to delta; beyond, 0 along x and for complex entries `delta / |x|` across it."""
@@ -80,7 +80,7 @@ class Huber(Entries):
         shortened = 1.0 - step / xp.where(far, ratio, xp.ones_like(ratio) + step)
         return x * xp.where(far, shortened, 1.0 / (xp.ones_like(ratio) + step))
 
-    def _capped(self, size: Array) -> Array:
+    def _cap_size(self, size: Array) -> Array:
         xp = arrays.namespace(size)
         return xp.where(size < self.delta, size, xp.zeros_like(size) + self.delta)
 

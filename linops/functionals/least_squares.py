@@ -72,11 +72,11 @@ class LeastSquares(Entries):
     def _cost(self) -> Cost:
         element, _, _, summed = self._sizes
         arrays_made = (self.target is not None) + (self.weights is not None)
-        return self._stated(2.0 + arrays_made, arrays_made * element + summed)
+        return self._state_cost(2.0 + arrays_made, arrays_made * element + summed)
 
     def _gradient_cost(self) -> Cost:
         arrays_made = (self.target is not None) + (self.weights is not None)
-        return self._stated(max(1, arrays_made), arrays_made * self._sizes[0], True)
+        return self._state_cost(max(1, arrays_made), arrays_made * self._sizes[0], True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         return self.surrogate(x)

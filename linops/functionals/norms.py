@@ -19,7 +19,7 @@ from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
 from linops.functionals.derivatives import LinearForm
 from linops.functionals.entries import Entries
-from linops.functionals.functional import recorded
+from linops.functionals.functional import is_recorded
 from linops.functionals.radial import RadialCurvature
 from linops.linear_operator import LinearOperator
 from linops.precision import real_of
@@ -66,12 +66,12 @@ class L1(Entries):
     def _cost(self) -> Cost:
         _, real, mask, summed = self._sizes
         held = 5 * real + mask if self.domain.is_complex else 2 * real + summed
-        return self._stated(8.0 if self.domain.is_complex else 3.0, held)
+        return self._state_cost(8.0 if self.domain.is_complex else 3.0, held)
 
     def _gradient_cost(self) -> Cost:
         element, real, mask, _ = self._sizes
         scaled = 0.0 if arrays.is_array(self.weights) or self._elides else 2 * element
-        return self._stated(4.0, max(3 * real + mask, scaled), True)
+        return self._state_cost(4.0, max(3 * real + mask, scaled), True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         """Zero for real entries; for complex ones `w / |x|` across x, where none is 0."""
@@ -130,11 +130,11 @@ class GroupL1(Entries):
         return _over(x, _nonzero(self._lengths(x)))
 
     def _cost(self) -> Cost:
-        return self._stated(3.0, self._held()[0])
+        return self._state_cost(3.0, self._held()[0])
 
     def _gradient_cost(self) -> Cost:
         held, lengths = self._held()
-        return self._stated(5.0, max(held, self._sizes[0] + lengths), True)
+        return self._state_cost(5.0, max(held, self._sizes[0] + lengths), True)
 
     def _held(self) -> tuple[float, float]:
         """Bytes at most on the way to the lengths of groups, and of these."""
@@ -205,11 +205,11 @@ class L2(Entries):
 
     def _cost(self) -> Cost:
         _, real, _, summed = self._sizes
-        return self._stated(2.0, self._held(real) + summed)
+        return self._state_cost(2.0, self._held(real) + summed)
 
     def _gradient_cost(self) -> Cost:
         _, real, _, summed = self._sizes
-        return self._stated(3.0, self._held(real) + summed, True)
+        return self._state_cost(3.0, self._held(real) + summed, True)
 
     def _held(self, real: float) -> float:
         """Bytes of the scaled entries and their squares."""
@@ -303,7 +303,7 @@ def _shrunk(x: Array, size: Array, step: Any) -> Array:
 
 def _refuse_kinks(name: str, size: Any) -> None:
     if arrays.is_array(size):
-        if recorded(size):
+        if is_recorded(size):
             return
         smooth = bool(arrays.namespace(size).all(size > 0))
     else:

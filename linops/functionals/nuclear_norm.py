@@ -44,30 +44,30 @@ class NuclearNorm(Entries):
         self.axes = (numbers[0] - space.ndim, numbers[1] - space.ndim)
 
     def _value(self, x: Array) -> Any:
-        _, values, _ = self._decomposed(x)
+        _, values, _ = self._decompose(x)
         return dot(values, arrays.namespace(x).ones_like(values), self._space.ndim - 1)
 
     def _conjugate_value(self, p: Array) -> Any:
         """0 where no singular value is above 1, to the rounding of decompositions."""
         slack = self._tolerance * sum(self._space.shape[axis] for axis in self.axes)
-        return self._barrier(self._decomposed(p)[1][..., None] <= 1 + slack)
+        return self._barrier(self._decompose(p)[1][..., None] <= 1 + slack)
 
     def _gradient(self, x: Array) -> Array:
-        left, values, right = self._decomposed(x)
+        left, values, right = self._decompose(x)
         xp = arrays.namespace(x)
         top = xp.max(values, axis=-1, keepdims=True) if 0 not in values.shape else values
         small = values <= self._tolerance * top
         ones = xp.where(small, 0.0 * values, xp.ones_like(values) + 0.0 * values)
-        return self._composed(left, ones, right)
+        return self._compose(left, ones, right)
 
     def _prox(self, x: Array, step: Any) -> Array:
         """Singular values shrink by `step`, to 0 at least."""
-        left, values, right = self._decomposed(x)
+        left, values, right = self._decompose(x)
         less = values - step
         less = arrays.namespace(x).where(less < 0, 0.0 * less, less)
-        return self._composed(left, less, right)
+        return self._compose(left, less, right)
 
-    def _decomposed(self, x: Array) -> tuple[Array, Array, Array]:
+    def _decompose(self, x: Array) -> tuple[Array, Array, Array]:
         xp = arrays.namespace(x)
         x = xp.moveaxis(x, self.axes, (-2, -1))
         finite = xp.isfinite(x)
@@ -79,7 +79,7 @@ class NuclearNorm(Entries):
         lost = arrays.cast(xp.logical_not(xp.all(finite, axis=(-2, -1), keepdims=True)), real)
         return left, values + xp.where(lost[..., 0] > 0, math.nan, 0.0 * lost[..., 0]), right
 
-    def _composed(self, left: Array, values: Array, right: Array) -> Array:
+    def _compose(self, left: Array, values: Array, right: Array) -> Array:
         xp = arrays.namespace(left)
         found = xp.matmul(left * arrays.cast(values, arrays.dtype_of(left))[..., None, :], right)
         return xp.moveaxis(found, (-2, -1), self.axes)

@@ -108,7 +108,7 @@ class QGGMRF(Differences):
 
         For p < 2 it has no bound at 0 and is taken at `t >= T eps`.
         """
-        t = self._floored(d)
+        t = self._floor(d)
         r = self._ratio(t)
         u = 1.0 / (1.0 + r)
         m = ((1.0 + self.q / self.p * r) * u) * u / self.sigma_x / self.sigma_x
@@ -116,7 +116,7 @@ class QGGMRF(Differences):
 
     def second_derivative(self, d: Array) -> Array:
         """`rho''(d)`; for p < 2, where it has no bound at 0, taken at `t >= T eps`."""
-        t = self._floored(d)
+        t = self._floor(d)
         r = self._ratio(t)
         p, q = self.p, self.q
         u = 1.0 / (1.0 + r)
@@ -132,7 +132,7 @@ class QGGMRF(Differences):
 
     def _value(self, x: Array) -> Any:
         if self._compilable(x):
-            real, window = self._trimmed()
+            real, window = self._trim()
             x3 = volume(x[real])
             return float(passes().value(x3, *self._weights3(), self._parameters(), window))
         x = self._clean(x)
@@ -166,7 +166,7 @@ class QGGMRF(Differences):
 
     def _through(self, compiled: Any, *elements: Array) -> Array:
         """A compiled pass over the real planes."""
-        real, _ = self._trimmed()
+        real, _ = self._trim()
         x3 = volume(elements[0][real])
         volumes = [x3, *(x3 if v is elements[0] else volume(v[real]) for v in elements[1:])]
         out = np.zeros_like(x3)
@@ -202,7 +202,7 @@ class QGGMRF(Differences):
         mask = arrays.narrow(mask, axis - self._space.ndim, 0, self._space.shape[axis] - 1)
         return xp.where(mask, flow, xp.zeros_like(flow))
 
-    def _floored(self, d: Array) -> Array:
+    def _floor(self, d: Array) -> Array:
         xp = arrays.namespace(d)
         t = xp.abs(d) / self.sigma_x
         if self.p == 2:

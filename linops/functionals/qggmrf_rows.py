@@ -70,7 +70,7 @@ class _QGGMRFRows(RowMap):
             and all(type(part) is np.ndarray or arrays.is_torch(part) for part in parts)
         )
 
-    def _hosted(self, x: Array, *rows: Array) -> tuple[Any, ...]:
+    def _host(self, x: Array, *rows: Array) -> tuple[Any, ...]:
         """What a compiled pass takes first."""
         slices = math.prod(x.shape[: max(x.ndim - 2, 0)])
         x2 = volume(x).reshape(slices, self._plane[0] * self._plane[1])
@@ -130,7 +130,7 @@ class QGGMRFTerms(_QGGMRFRows):
         functional = self.functional
         if self._compilable(x, rows):
             tables = self._tables(x)
-            x2, rows2, first = self._hosted(x, rows)
+            x2, rows2, first = self._host(x, rows)
             shape = (x2.shape[0], rows2.shape[1])
             out = np.empty(shape, x2.dtype), np.empty(shape, x2.dtype)
             passes().subset_terms(
@@ -162,7 +162,7 @@ class QGGMRFForm(_QGGMRFRows):
         functional = self.functional
         if self._compilable(x, rows, d):
             tables = self._tables(x)
-            x2, rows2, d2, first = self._hosted(x, rows, d)
+            x2, rows2, d2, first = self._host(x, rows, d)
             out = np.empty((x2.shape[0], rows2.shape[1]), x2.dtype)
             passes().subset_form(
                 x2, rows2, d2, first, tables.index, tables.neighbours, tables.inner,

@@ -62,11 +62,12 @@ class _SquaredDistance(Entries):
     def _cost(self) -> Cost:
         element, _, _, summed = self._sizes
         moved = self.center is not None
-        return self._stated(2.0 + moved, moved * element + summed)
+        return self._state_cost(2.0 + moved, moved * element + summed)
 
     def _gradient_cost(self) -> Cost:
         moved = self.center is not None
-        return self._stated(1.0 + moved, (1 + (moved and not self._elides)) * self._sizes[0], True)
+        held = (1 + (moved and not self._elides)) * self._sizes[0]
+        return self._state_cost(1.0 + moved, held, True)
 
     def _hessian(self, x: Array) -> LinearOperator:
         return self.surrogate(x)

@@ -17,7 +17,7 @@ from typing import ClassVar
 from linops import arrays
 from linops.arrays import Array
 from linops.cost import Cost
-from linops.functionals.entries import named_row
+from linops.functionals.entries import name_axes
 from linops.linear_operator import LinearOperator
 from linops.precision import real_of
 from linops.rule import Rule
@@ -48,7 +48,7 @@ class RadialCurvature(LinearOperator):
     def __init__(
         self, space: Space, across: Array, direction: Array, axis: int | None = None
     ) -> None:
-        row = named_row(space, () if axis is None else (axis + space.ndim,))
+        row = name_axes(space, () if axis is None else (axis + space.ndim,))
         tags = ["self_adjoint", "psd"] + (["real_linear"] if space.is_complex else [])
         super().__init__(space, space, Rule((row,), (row,), (row, row)), tags=tags)
         self.across = arrays.snapshot(arrays.cast(across, real_of(space.dtype)))

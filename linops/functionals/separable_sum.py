@@ -37,11 +37,11 @@ class SeparableFunctional(Functional):
         stacked: LinearOperator = block_diagonal(parts)
         return stacked
 
-    def shifted(self, shift: Any) -> Functional:
+    def translate(self, shift: Any) -> Functional:
         """Every term shifted by its member of `shift`."""
         self.domain.check_shape(shift, f"{self.name}.shifted")
         parts = zip(self.terms, shift, strict=True)
-        return SeparableFunctional([term.shifted(part) for term, part in parts])
+        return SeparableFunctional([term.translate(part) for term, part in parts])
 
     def _value(self, x: Any) -> Any:
         values = [term(part) for term, part in zip(self.terms, x, strict=True)]
@@ -58,7 +58,7 @@ class SeparableFunctional(Functional):
         return tuple(term._prox(part, step) for term, part in zip(self.terms, x, strict=True))
 
     def _derive_rule(self) -> Rule:
-        return Rule(_joined(self.terms)[0], ((),))
+        return Rule(_join_rules(self.terms)[0], ((),))
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         # An axis splits only where all members have it, under one name.
@@ -95,7 +95,7 @@ class SideBySide(Operator):
         return stacked
 
     def _derive_rule(self) -> Rule:
-        return Rule(*_joined(self.terms))
+        return Rule(*_join_rules(self.terms))
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
         blocks = [
@@ -133,7 +133,7 @@ def separable(terms: Sequence[Functional]) -> SeparableFunctional:
     return SeparableFunctional(listed)
 
 
-def _joined(terms: Sequence[Operator]) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
+def _join_rules(terms: Sequence[Operator]) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
     """Both sides of the rule: one axis where all members have it under one name and split it
     alike, else axes of their own that stay whole."""
     rules = [term.rule for term in terms]

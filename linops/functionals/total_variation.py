@@ -79,8 +79,8 @@ class TotalVariation(Differences):
 
     def _value(self, x: Array) -> Any:
         if self._compilable(x):
-            real, window = self._trimmed()
-            x3, steps, eps, _ = self._compiled(x[real])
+            real, window = self._trim()
+            x3, steps, eps, _ = self._arguments(x[real])
             return float(passes().tv_value(x3, *steps, eps, window)) * self.scale
         x = self._clean(x)
         lengths = self._lengths(self._differences(x))
@@ -95,8 +95,8 @@ class TotalVariation(Differences):
 
     def _form(self, x: Array, v: Array) -> Array:
         if self._compilable(x, v) and self.window is None:
-            real, _ = self._trimmed()
-            x3, steps, eps, scale = self._compiled(x[real])
+            real, _ = self._trim()
+            x3, steps, eps, scale = self._arguments(x[real])
             v3 = x3 if v is x else volume(v[real])
             out = np.zeros_like(x3)
             passes().tv_form(x3, v3, *steps, eps, scale, out)
@@ -109,8 +109,8 @@ class TotalVariation(Differences):
 
     def _form_diagonal(self, x: Array) -> Array:
         if self._compilable(x) and self.window is None:
-            real, _ = self._trimmed()
-            x3, steps, eps, scale = self._compiled(x[real])
+            real, _ = self._trim()
+            x3, steps, eps, scale = self._arguments(x[real])
             out = np.zeros_like(x3)
             passes().tv_diagonal(x3, *steps, eps, scale, out)
             return self._back(out, real, x)
@@ -145,7 +145,7 @@ class TotalVariation(Differences):
             return d
         xp = arrays.namespace(d)
         masks = [
-            xp.broadcast_to(self._shaped(self._planes(a, 1, False), a, x), self._space.shape)
+            xp.broadcast_to(self._shape_mask(self._planes(a, 1, False), a, x), self._space.shape)
             for a in range(self._space.ndim)
         ]
         return xp.where(xp.stack(masks), d, xp.zeros_like(d))
@@ -174,7 +174,7 @@ class TotalVariation(Differences):
         whole[real] = out.reshape(whole[real].shape)
         return arrays.convert(whole, like)
 
-    def _compiled(self, x: Array) -> tuple[np.ndarray, tuple[Any, ...], Any, Any]:
+    def _arguments(self, x: Array) -> tuple[np.ndarray, tuple[Any, ...], Any, Any]:
         kind = self.domain.dtype.type
         steps = (1.0,) * (3 - self._space.ndim) + tuple(1.0 / h for h in self.spacing)
         return volume(x), tuple(kind(h) for h in steps), kind(self.eps), kind(self.scale)

@@ -8,7 +8,7 @@ from linops import arrays, numeric
 from linops.arrays import Array
 from linops.elementary.identity import Identity
 from linops.errors import ShapeError
-from linops.functionals.entries import named_row
+from linops.functionals.entries import name_axes
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Rule
@@ -43,9 +43,9 @@ class Subtract(Operator):
                 f"{tuple(shift.shape) if arrays.is_array(shift) else type(shift).__name__}"
             )
         numeric.require_finite("shift", shift)
-        row = (named_row(space),)
+        row = (name_axes(space),)
         super().__init__(space, space, Rule(row, row, row))
-        self.shift = arrays.owned(shift, space.dtype)
+        self.shift = arrays.own(shift, space.dtype)
 
     def _apply(self, x: Array) -> Array:
         return x - self._near(x)

@@ -65,10 +65,10 @@ def _adapter() -> Any:
             self.operator = A
 
         def _matvec(self, x: Array) -> Array:
-            return _applied(self.operator, x)
+            return _apply(self.operator, x)
 
         def _rmatvec(self, y: Array) -> Array:
-            return _applied(self.operator.H, y)
+            return _apply(self.operator.H, y)
 
         def __reduce__(self) -> Any:
             return to_pylops, (self.operator,)
@@ -76,7 +76,7 @@ def _adapter() -> Any:
     return AsPyLops
 
 
-def _applied(A: LinearOperator, v: Array) -> Array:
+def _apply(A: LinearOperator, v: Array) -> Array:
     if arrays.is_torch(v):
         raise DTypeError(
             f"{A.name}: PyLops does not serve torch tensors; solvers.cgls of linops runs on them, "

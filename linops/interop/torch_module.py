@@ -9,7 +9,7 @@ from typing import Any
 from linops.arguments import checked
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.structure import exchanged, leaves
+from linops.structure import exchange, leaves
 
 __all__ = ["to_torch_module"]
 
@@ -74,7 +74,7 @@ def _layer() -> Any:
             current = tuple(getattr(self, f"array{k}") for k in range(len(self._held)))
             if all(map(is_, current, self._held)):
                 return self._operator
-            made = exchanged(self._operator, self._held, current)
+            made = exchange(self._operator, self._held, current)
             if all(isinstance(array, torch.nn.Parameter) for array in current):
                 self._held, self._operator = current, made
             return made

@@ -174,7 +174,7 @@ class PoissonSolve(LinearOperator):
 
     def _complexified(self) -> LinearOperator:
         return PoissonSolve(
-            self.domain.complexified(), self._alpha[0], self._order, self._pairs, self._factors
+            self.domain.complexify(), self._alpha[0], self._order, self._pairs, self._factors
         )
 
     def _cost(self) -> Cost:

@@ -334,7 +334,7 @@ class Stencil(LinearOperator):
         return self._rebuilt(taps=taps, fields=fields)
 
     def _complexified(self) -> LinearOperator | None:
-        return self._rebuilt(domain=self.domain.complexified())
+        return self._rebuilt(domain=self.domain.complexify())
 
     def _derive_tags(self) -> frozenset[str]:
         tags = set(super()._derive_tags())

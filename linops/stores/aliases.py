@@ -33,7 +33,7 @@ def file_key(path: Any) -> tuple[Any, ...]:
 
 def require_apart(target: Any, source: Any, names: tuple[str, str]) -> None:
     """Raise a `ShapeError` where what is written into one store may be read from the other."""
-    reason = _shared(target, source)
+    reason = _describe_overlap(target, source)
     if reason:
         raise ShapeError(
             f"{names[0]}, {target!r}, and {names[1]}, {source!r}, {reason}: blocks would be read "
@@ -51,7 +51,7 @@ def require_injective(store: Any, name: str) -> None:
         )
 
 
-def _shared(a: Any, b: Any) -> str:
+def _describe_overlap(a: Any, b: Any) -> str:
     if a is b:
         return "are the same object"
     inner = [getattr(store, "array", None) for store in (a, b)]

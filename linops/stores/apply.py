@@ -32,7 +32,7 @@ from linops.stores.protocol import (
 from linops.stores.tiles import BlockRow, Cutting, rows
 from linops.structure import leaves
 
-__all__ = ["Stream", "admitted_stores", "apply_into", "explain_into", "refuse_gradients"]
+__all__ = ["Stream", "admit_stores", "apply_into", "explain_into", "refuse_gradients"]
 
 
 def apply_into(
@@ -85,9 +85,9 @@ def apply_into(
     >>> A.apply_into(np.ones((6, 5), "float32"), y, chunks=2) is y
     True
     """
-    A = arguments.held("Operator", A, "apply_into", "A")
+    A = arguments.hold("Operator", A, "apply_into", "A")
     stream = Stream(A, chunks, memory)
-    sources, targets, batch = admitted_stores(A, source, target)
+    sources, targets, batch = admit_stores(A, source, target)
     _check_flag("check_finite", check_finite)
     stream.run(sources, targets, batch, check_finite, progress)
     return target
@@ -159,7 +159,7 @@ class Stream:
             first = looks and later
             for (row, cutting), at in itertools.product(self.rows, members):
                 for tile in cutting.tiles():
-                    values = _computed(cutting, tile, sources[row.domain], at, first)
+                    values = _compute(cutting, tile, sources[row.domain], at, first)
                     first = first and not ahead
                     written = zip(targets[row.codomain], tile.writes, values, strict=True)
                     for store, ranges, value in written:
@@ -173,7 +173,7 @@ class Stream:
             flush(store)
 
 
-def _computed(
+def _compute(
     cutting: Cutting, tile: Any, sources: list[Any], at: tuple[int, ...], look: bool
 ) -> list[Any]:
     """One tile, an array a member of the codomain."""
@@ -206,7 +206,7 @@ def _look(cutting: Cutting, sources: list[Any], at: tuple[int, ...]) -> None:
                 _require_finite(_take(store, at, ranges, space), at, ranges, "source")
 
 
-def admitted_stores(
+def admit_stores(
     A: Operator, source: Any, target: Any
 ) -> tuple[list[Any], list[Any], tuple[int, ...]]:
     """The stores of source and target, one a member, and their batch axes; everything checked.

@@ -90,7 +90,7 @@ class BlockStore(ABC):
         ShapeError
             Where the slices are no block of the array.
         """
-        return self._read(self._checked(slices))
+        return self._read(self._check_slices(slices))
 
     def write(self, slices: Slices, block: Array, accumulate: bool = False) -> None:
         """Put `block` at `slices`, or with `accumulate` add it to what is there.
@@ -102,7 +102,7 @@ class BlockStore(ABC):
         DTypeError
             Where complex values meet a real store, or the store is read-only.
         """
-        slices = self._checked(slices)
+        slices = self._check_slices(slices)
         if not self.writable:
             raise DTypeError(f"{self!r} is read-only; {self._advice()}")
         wanted = tuple(s.stop - s.start for s in slices)
@@ -139,7 +139,7 @@ class BlockStore(ABC):
     def _advice(self) -> str:
         return "open it with mode='r+'"
 
-    def _checked(self, slices: Any) -> Slices:
+    def _check_slices(self, slices: Any) -> Slices:
         given = slices if isinstance(slices, tuple) else (slices,)
         good = len(given) == len(self.shape)
         made = []

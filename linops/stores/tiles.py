@@ -105,7 +105,7 @@ class Cutting:
         self.A = A
         self.outer = _axes(A, (Relation.ALIGNED, Relation.PRODUCED))
         self.inner = _axes(A, (Relation.CONTRACTED,))
-        given = self._given(chunks)
+        given = self._admit_chunks(chunks)
         limit = budget() if limit is None else limit
         unbounded = math.inf if elements is None else float(elements)
         self.planes: dict[str, int] = {}
@@ -217,7 +217,7 @@ class Cutting:
         step = self.planes[name]
         return [(i, min(i + step, n)) for i in range(0, n, step)] or [(0, n)]
 
-    def _given(self, chunks: Any) -> dict[str, int] | None:
+    def _admit_chunks(self, chunks: Any) -> dict[str, int] | None:
         if chunks is None:
             return None
         if not isinstance(chunks, Mapping):

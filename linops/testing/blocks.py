@@ -217,7 +217,7 @@ def _plain_block(
     label = f"{name}.block({axis!r}, {start}, {stop})"
     part = block_input(B, x, axis, start, stop, False)
     _fits(block, part, label)
-    wanted = _wanted(B, x, image, axis, start, stop)
+    wanted = _expect(B, x, image, axis, start, stop)
     found = host(block(part))
     size = float(B.domain.norm(x))
     s.close(part_of(B.codomain, wanted), found, wanted, size, f"{label} is not that part of {name}")
@@ -233,7 +233,7 @@ def _padded_block(
     found = host(block(part))
     lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
     hi = max(lo, hi)
-    wanted = _wanted(B, x, image, axis, lo, hi)
+    wanted = _expect(B, x, image, axis, lo, hi)
     if B.rule.relation(axis) in _RELATIONS:
         cuts = positions(B.rule.codomain, axis)
         wanted = _widen(wanted, cuts, lo - start if hi > lo else 0, stop - start, B.codomain)
@@ -343,7 +343,7 @@ def _own_planes(B: LinearOperator, x: Any, axis: str, start: int, stop: int) -> 
     return tuple(parts) if isinstance(x, tuple) else parts[0]
 
 
-def _wanted(B: Any, x: Any, image: Any, axis: str, start: int, stop: int) -> Any:
+def _expect(B: Any, x: Any, image: Any, axis: str, start: int, stop: int) -> Any:
     if B.rule.relation(axis) is Relation.CONTRACTED:
         return host(B(_own_planes(B, x, axis, start, stop)))
     return cut(image, positions(B.rule.codomain, axis), start, stop, B.codomain)

@@ -175,8 +175,8 @@ class _AdjointPair:
         if not r <= limit:
             why = f"r = {r:.4g} eps, the limit is {limit:g} eps" if finite else "not finite"
             raise AssertionError(
-                f"{self.name} fails the dot test on {label}: <Ax, y> = {_shown(left)}, "
-                f"<x, A.H y> = {_shown(right)}, {why} (eps = {self.eps:.3g})"
+                f"{self.name} fails the dot test on {label}: <Ax, y> = {_format(left)}, "
+                f"<x, A.H y> = {_format(right)}, {why} (eps = {self.eps:.3g})"
             )
         return r
 
@@ -288,5 +288,5 @@ def _fit(x: Any, space: AnySpace) -> Any:
     return arrays.cast(x, space.dtype) if arrays.dtype_of(x) != space.dtype else x
 
 
-def _shown(value: complex) -> str:
+def _format(value: complex) -> str:
     return f"{value.real:.9g}" if value.imag == 0 else f"{value:.9g}"

@@ -17,7 +17,7 @@ import linops as lo
 from linops.linear_operator import LinearOperator
 from linops.precision import complex_of, real_of
 from linops.space import Space
-from linops.testing.realified import realified
+from linops.testing.realified import realify
 
 __all__ = ["KINDS", "Drawn", "leaf"]
 
@@ -50,7 +50,7 @@ def leaf(draw: st.DrawFn, space: Space, *, real_linear: bool = True) -> Drawn:
     if not space.is_complex and not real_linear:
         names = [name for name in names if name not in _COMPLEX]
     operator, dense = KINDS[draw(st.sampled_from(names))](draw, space)
-    matrix = realified(dense, operator.domain, operator.codomain)
+    matrix = realify(dense, operator.domain, operator.codomain)
     # A transform has rounding errors in entries that are zero.
     spread = isinstance(operator, (lo.FFT, lo.Convolve))
     size = np.full_like(matrix, np.abs(matrix).max(initial=0)) if spread else np.abs(matrix)
@@ -84,7 +84,7 @@ def _diagonal(draw: st.DrawFn, space: Space) -> Made:
 
 
 def _complex_diagonal(draw: st.DrawFn, space: Space) -> Made:
-    values = space.complexified().random(draw(_SEEDS))
+    values = space.complexify().random(draw(_SEEDS))
     return lo.Diagonal(values, space), np.diag(_double(values).ravel())
 
 

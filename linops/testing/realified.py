@@ -15,7 +15,7 @@ from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.testing.subject import elements, host
 
-__all__ = ["complex_matrix", "dimension", "extended", "real_matrix", "realified", "signs"]
+__all__ = ["complex_matrix", "dimension", "extend", "real_matrix", "realify", "signs"]
 
 
 def dimension(space: AnySpace) -> int:
@@ -46,7 +46,7 @@ def real_matrix(operator: LinearOperator) -> np.ndarray:
     return np.concatenate(columns, axis=1).T
 
 
-def realified(matrix: np.ndarray, domain: AnySpace, codomain: AnySpace) -> np.ndarray:
+def realify(matrix: np.ndarray, domain: AnySpace, codomain: AnySpace) -> np.ndarray:
     """The real form of a matrix between plain spaces.
 
     Between a real and a complex space the complex matrix is meant: its real part is what a complex
@@ -59,7 +59,7 @@ def realified(matrix: np.ndarray, domain: AnySpace, codomain: AnySpace) -> np.nd
     return np.block(rows).astype("float64")
 
 
-def extended(matrix: np.ndarray, domain: AnySpace, codomain: AnySpace) -> np.ndarray:
+def extend(matrix: np.ndarray, domain: AnySpace, codomain: AnySpace) -> np.ndarray:
     """The real form of the complex extension of an operator between real spaces."""
     columns = [member.size for member in domain.members]
     rows = [member.size for member in codomain.members]

@@ -20,8 +20,8 @@ from linops.testing.leaves import Drawn, leaf
 from linops.testing.realified import (
     complex_matrix,
     dimension,
-    extended,
-    realified,
+    extend,
+    realify,
     signs,
 )
 
@@ -73,7 +73,7 @@ def under_a_last_view(draw: st.DrawFn, a: Drawn) -> Drawn:
         eye = np.eye(A.domain.size).reshape(*A.domain.shape[:-2], places, A.domain.size)
         taken = [eye[..., i, :] if i >= 0 else 0 * eye[..., 0, :] for i in index]
         rows = np.stack(taken, axis=-2).reshape(-1, A.domain.size)
-        chosen = realified(rows, A.domain, A.domain).T
+        chosen = realify(rows, A.domain, A.domain).T
         return Drawn(A.columns(index), matrix @ chosen, size @ chosen)
     return a
 
@@ -98,7 +98,7 @@ class _Grower:
 
     # --- nodes on one operator -----------------------------------------------------------
 
-    def _scaled(self, a: Drawn, depth: int) -> Drawn:
+    def _scale(self, a: Drawn, depth: int) -> Drawn:
         factors: list[Any] = [2, -0.5, 0, np.float64(3.0)]
         mixed = a.operator.domain.is_complex != a.operator.codomain.is_complex
         if not mixed and "real_linear" not in a.operator.tags:
@@ -113,7 +113,7 @@ class _Grower:
         matrix = _turn(number, operator.codomain) @ a.matrix
         return Drawn(operator, matrix, np.abs(_turn(number, operator.codomain)) @ a.size)
 
-    def _conjugated(self, a: Drawn, depth: int) -> Drawn:
+    def _conjugate(self, a: Drawn, depth: int) -> Drawn:
         left, right = signs(a.operator.codomain), signs(a.operator.domain)
         matrix = left[:, None] * a.matrix * right
         return Drawn(a.operator.conj(), matrix, a.size)
@@ -123,7 +123,7 @@ class _Grower:
         if isinstance(codomain, Space) and self.draw(st.booleans()):
             real = codomain.with_dtype(real_of(codomain.dtype))
             weights = np.abs(real.random(self._seed()))
-            middle = realified(np.diag(weights.ravel()), codomain, codomain)
+            middle = realify(np.diag(weights.ravel()), codomain, codomain)
             return Drawn(
                 a.operator.gram(weights),
                 a.matrix.T @ middle @ a.matrix,
@@ -147,7 +147,7 @@ class _Grower:
 
     def _product(self, a: Drawn, depth: int) -> Drawn:
         middle = self._in_other_precision(a.operator.codomain)
-        return _composed(self.grow(middle, depth - 1), a)
+        return _compose(self.grow(middle, depth - 1), a)
 
     def _back(self, a: Drawn, depth: int) -> Drawn:
         """`B.H @ A`, with B from another space to where A goes."""
@@ -156,7 +156,7 @@ class _Grower:
             return self._gram(a, depth)
         array = Space((codomain.size, self.draw(st.integers(1, 4))), codomain.dtype)
         b = _dense(array.random(self._seed()), Space(array.shape[1], codomain.dtype), codomain)
-        return _composed(Drawn(b.operator.H, b.matrix.T, b.size.T), a)
+        return _compose(Drawn(b.operator.H, b.matrix.T, b.size.T), a)
 
     def _sum(self, a: Drawn, depth: int) -> Drawn:
         b = self._partner(a, depth)
@@ -183,7 +183,7 @@ class _Grower:
 
     def _vstack(self, a: Drawn, depth: int) -> Drawn:
         if a.operator.codomain.size > _LARGEST:
-            return self._conjugated(a, depth)
+            return self._conjugate(a, depth)
         b = self.grow(self._in_other_precision(a.operator.domain), depth - 1)
         if not _can_meet(a, b, "domain"):
             return a
@@ -208,7 +208,7 @@ class _Grower:
             return Drawn(lo.Zero(A.domain, A.codomain), 0 * a.matrix, 0 * a.size)
         if kind == "weighted" and isinstance(A.codomain, Space):
             values = A.codomain.with_dtype(real_of(A.codomain.dtype)).random(self._seed())
-            factor = realified(np.diag(values.ravel()), A.codomain, A.codomain)
+            factor = realify(np.diag(values.ravel()), A.codomain, A.codomain)
             operator = lo.Diagonal(values, A.codomain) @ A
             return Drawn(operator, factor @ a.matrix, np.abs(factor) @ a.size)
         return Drawn(3 * A, 3 * a.matrix, 3 * a.size)
@@ -230,7 +230,7 @@ class _Grower:
         if not is_complex:
             return Drawn(operator, np.kron(a.matrix, b.matrix), np.kron(a.size, b.size))
         left, right = _complex(a), _complex(b)
-        matrix = realified(np.kron(left, right), operator.domain, operator.codomain)
+        matrix = realify(np.kron(left, right), operator.domain, operator.codomain)
         return Drawn(operator, matrix, np.tile(np.kron(_modulus(a), _modulus(b)), (2, 2)))
 
     def _on_product(self, domain: ProductSpace, depth: int) -> Drawn:
@@ -269,7 +269,7 @@ class _Grower:
             codomain = part.operator.codomain
             assert isinstance(codomain, Space)
             array = Space((rows, codomain.size), codomain.dtype).random(self._seed())
-            part = _composed(_dense(array, codomain, Space(rows, codomain.dtype)), part)
+            part = _compose(_dense(array, codomain, Space(rows, codomain.dtype)), part)
             found.append(part)
         is_complex = any(p.operator.domain.is_complex for p in found)
         operator = lo.hstack([p.operator for p in found])
@@ -290,12 +290,12 @@ class _Grower:
 _NODES = (
     "_back",
     "_concat",
-    "_conjugated",
+    "_conjugate",
     "_gram",
     "_power",
     "_product",
     "_product",
-    "_scaled",
+    "_scale",
     "_sum",
     "_vstack",
 )
@@ -303,11 +303,11 @@ _NODES = (
 
 def _dense(array: np.ndarray, domain: Space, codomain: Space) -> Drawn:
     wide = np.asarray(array, np.complex128 if array.dtype.kind == "c" else np.float64)
-    matrix = realified(wide, domain, codomain)
+    matrix = realify(wide, domain, codomain)
     return Drawn(lo.Matrix(array, domain, codomain), matrix, np.abs(matrix))
 
 
-def _composed(b: Drawn, a: Drawn) -> Drawn:
+def _compose(b: Drawn, a: Drawn) -> Drawn:
     """`B @ A`; A alone where the two are of no one field."""
     outer, inner = b.operator, a.operator
     if outer.domain.is_complex != inner.codomain.is_complex:
@@ -324,7 +324,7 @@ def _fit(a: Drawn, is_complex: bool) -> Drawn:
     if not is_complex or A.domain.is_complex or A.codomain.is_complex:
         return a
     spaces = A.domain, A.codomain
-    return Drawn(A, extended(a.matrix, *spaces), extended(a.size, *spaces))
+    return Drawn(A, extend(a.matrix, *spaces), extend(a.size, *spaces))
 
 
 def _alike(a: Drawn, b: Drawn) -> tuple[Drawn, Drawn]:
@@ -345,7 +345,7 @@ def _turn(number: Any, space: AnySpace) -> np.ndarray:
     blocks = []
     for member in space.members:
         one = Space(member.size, member.dtype)
-        blocks.append(realified(complex(number) * np.eye(member.size), one, one))
+        blocks.append(realify(complex(number) * np.eye(member.size), one, one))
     return _blocks(blocks)
 
 
@@ -368,7 +368,7 @@ def _concatenate(space: Space, axis: int) -> np.ndarray:
 
 
 def _complex(a: Drawn) -> np.ndarray:
-    domain, codomain = a.operator.domain.complexified(), a.operator.codomain.complexified()
+    domain, codomain = a.operator.domain.complexify(), a.operator.codomain.complexify()
     return complex_matrix(a.matrix, domain, codomain)
 
 

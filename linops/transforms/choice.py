@@ -36,7 +36,7 @@ class Choice:
     def __init__(self, objects: Sequence[Any]) -> None:
         import jax
 
-        _registered()
+        _register()
         rows, structures = zip(*map(jax.tree_util.tree_flatten, objects), strict=True)
         if any(structure != structures[0] for structure in structures):
             raise ShapeError("a choice is between operators of one structure; these differ")
@@ -71,7 +71,7 @@ def _together(parts: Sequence[Any]) -> tuple[bool, Any]:
 
 
 @functools.cache
-def _registered() -> None:
+def _register() -> None:
     import jax
 
     def taken_apart(choice: Choice) -> tuple[tuple[Any, ...], Any]:

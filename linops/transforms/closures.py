@@ -16,12 +16,12 @@ from typing import Any
 from linops import arrays
 from linops.arrays import Array
 
-__all__ = ["closed_over", "filled"]
+__all__ = ["fill_closure", "find_closed_over"]
 
 Visit = Callable[[Array], Any]
 
 
-def closed_over(function: Any) -> tuple[Array, ...]:
+def find_closed_over(function: Any) -> tuple[Array, ...]:
     """The traced values that a function reads from its closure, defaults or partial arguments, in
     a fixed order; in containers, other functions and operators too."""
     if "jax" not in sys.modules:
@@ -36,8 +36,8 @@ def closed_over(function: Any) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def filled(function: Any, values: Iterator[Array]) -> Any:
-    """The function with other values in the place of those that `closed_over` finds, in order."""
+def fill_closure(function: Any, values: Iterator[Array]) -> Any:
+    """The function with other values in the place of those of `find_closed_over`, in order."""
     return _walk(function, lambda _: next(values), set())
 
 

@@ -17,7 +17,7 @@ from linops import arrays
 from linops.arrays import Array
 from linops.transforms.torch_function import recording
 
-__all__ = ["apply", "refuse", "refused"]
+__all__ = ["apply", "refuse", "refuse_derivative"]
 
 Derivatives = Callable[..., Sequence[tuple[tuple[int, ...], Any]]]
 
@@ -90,7 +90,7 @@ def _refusing(message: str) -> Callable[[Array], Array]:
     return same  # type: ignore[no-any-return]
 
 
-def refused(result: Any, message: str, held: Sequence[Array]) -> Any:
+def refuse_derivative(result: Any, message: str, held: Sequence[Array]) -> Any:
     """A tensor, or a tuple of them, that depends on `held` in a way that nobody differentiates."""
     parts = result if isinstance(result, tuple) else (result,)
     marked = tuple(_refusal().apply(message, len(held), *held, part) for part in parts)

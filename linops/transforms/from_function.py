@@ -23,9 +23,9 @@ from linops.operator import Operator
 from linops.precision import Precision
 from linops.rule import Rule
 from linops.space import Space
-from linops.transforms.closures import closed_over, filled
+from linops.transforms.closures import fill_closure, find_closed_over
 
-__all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function", "linearized"]
+__all__ = ["DerivedJacobian", "DerivedLinear", "DerivedMap", "from_function", "linearize"]
 
 _PROBED = 1 << 22
 
@@ -97,7 +97,7 @@ def from_function(
     return operator
 
 
-def linearized(
+def linearize(
     apply: Callable[[Any], Any], x: Any
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """The derivative at `x`, an array of JAX or torch, and its adjoint; both take such arrays."""
@@ -117,12 +117,12 @@ class _Derived(Operator):
         self.apply = apply
         self._engine = engine
         self._blockwise = blockwise
-        self._closed = closed_over(apply)
+        self._closed = find_closed_over(apply)
 
     @property
     def _filled(self) -> Callable[[Any], Any]:
         """The function, with this operator's own arrays in the place of traced values."""
-        return filled(self.apply, iter(self._closed)) if self._closed else self.apply
+        return fill_closure(self.apply, iter(self._closed)) if self._closed else self.apply
 
     def _apply(self, x: Any) -> Any:
         return self._engine.run(self._filled, x)
@@ -225,10 +225,10 @@ class TracedJacobian(LinearOperator):
         self.apply = apply
         self._engine = engine
         self.point = point
-        self._closed = closed_over(apply)
+        self._closed = find_closed_over(apply)
 
     def _at_point(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        function = filled(self.apply, iter(self._closed)) if self._closed else self.apply
+        function = fill_closure(self.apply, iter(self._closed)) if self._closed else self.apply
         return self._engine.linearize(function, self.point)
 
     def _apply(self, x: Any) -> Any:

@@ -24,7 +24,7 @@ from linops import arrays
 from linops.operator import Operator
 from linops.structure import flatten
 
-__all__ = ["check_static", "decoded", "packed", "register", "register_jax", "unpacked"]
+__all__ = ["check_static", "decode", "pack", "register", "register_jax", "unpack"]
 
 _registered: set[type] = set()
 
@@ -56,7 +56,7 @@ def register(cls: type[Operator]) -> bool:
     def build(static: _Static, values: Iterable[Any]) -> Any:
         data = dict(zip(static.names, values, strict=True))
         for name, dtype in static.packed:
-            data[name] = unpacked(data[name], np.dtype(dtype))
+            data[name] = unpack(data[name], np.dtype(dtype))
         return cls._of_data(static.fields, data, static.name)
 
     tree_util.register_pytree_with_keys(cls, children_with_keys, build, _split)
@@ -82,15 +82,15 @@ def check_static(operator: Operator) -> None:
             ) from None
 
 
-def packed(array: Any) -> Any:
+def pack(array: Any) -> Any:
     """A 64-bit NumPy array as uint32 with a last axis twice as long; others as they are."""
     if isinstance(array, np.ndarray) and array.dtype.itemsize == 8 and array.ndim:
         return np.ascontiguousarray(array).view(np.uint32)
     return array
 
 
-def unpacked(array: Any, dtype: np.dtype) -> Any:
-    """The inverse of `packed` for NumPy arrays; anything else stays as it is."""
+def unpack(array: Any, dtype: np.dtype) -> Any:
+    """The inverse of `pack` for NumPy arrays; anything else stays as it is."""
     if isinstance(array, np.ndarray) and array.dtype == np.uint32 != dtype:
         host = np.ascontiguousarray(array).view(dtype)
         host.setflags(write=False)
@@ -98,8 +98,8 @@ def unpacked(array: Any, dtype: np.dtype) -> Any:
     return array
 
 
-def decoded(bits: Any) -> Any:
-    """What `packed` made of a float64 table, as numbers inside JAX: float32 without x64."""
+def decode(bits: Any) -> Any:
+    """What `pack` made of a float64 table, as numbers inside JAX: float32 without x64."""
     if not (arrays.is_jax(bits) and str(bits.dtype) == "uint32"):
         return bits
     jax = sys.modules["jax"]
@@ -150,18 +150,18 @@ def _split(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
     """The children and the rest; an operator does not change, so it is taken apart once."""
     found: tuple[tuple[Any, ...], _Static] | None = operator.__dict__.get("_cache_split")
     if found is None:
-        found = _taken_apart(operator)
+        found = _take_apart(operator)
         if "_open" not in operator.__dict__:
             operator.__dict__["_cache_split"] = found
     return found
 
 
-def _taken_apart(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
+def _take_apart(operator: Operator) -> tuple[tuple[Any, ...], _Static]:
     data, fields = operator._data_and_static()
     tables: list[tuple[str, str]] = []
     for name, dtype in type(operator)._host_arrays.items():
         if name in data:
-            data[name] = packed(data[name])
+            data[name] = pack(data[name])
             tables.append((name, dtype))
     return tuple(data.values()), _Static(tuple(data), fields, tuple(tables), operator.name)
 

@@ -71,10 +71,10 @@ def _define() -> None:
     import torch
 
     def run(parts: Sequence[Any], key: str, adjoint: bool) -> list[Any]:
-        return _applied_to(_chosen(key, adjoint), parts)
+        return _apply(_choose(key, adjoint), parts)
 
     def fake(parts: Sequence[Any], key: str, adjoint: bool) -> list[Any]:
-        return _empty(_chosen(key, adjoint), parts)
+        return _empty(_choose(key, adjoint), parts)
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         parts, ctx.key, ctx.adjoint = inputs
@@ -90,7 +90,7 @@ def _define() -> None:
     op.register_autograd(backward, setup_context=keep)
 
     def run_map(parts: Sequence[Any], key: str) -> list[Any]:
-        return _applied_to(_operators[key], parts)
+        return _apply(_operators[key], parts)
 
     def fake_map(parts: Sequence[Any], key: str) -> list[Any]:
         return _empty(_operators[key], parts)
@@ -110,7 +110,7 @@ def _define() -> None:
     op.register_autograd(backward_of_map, setup_context=keep_parts)
 
     def pull(parts: Sequence[Any], cotangents: Sequence[Any], key: str) -> list[Any]:
-        return _pulled_back(_operators[key], parts, cotangents)
+        return _pull_back(_operators[key], parts, cotangents)
 
     def fake_pull(parts: Sequence[Any], cotangents: Sequence[Any], key: str) -> list[Any]:
         members = _operators[key].domain.members
@@ -124,12 +124,12 @@ def _define() -> None:
     op.register_fake(fake_pull)
 
 
-def _chosen(key: str, adjoint: bool) -> Any:
+def _choose(key: str, adjoint: bool) -> Any:
     operator = _operators[key]
     return operator.H if adjoint else operator
 
 
-def _applied_to(operator: Any, parts: Sequence[Any]) -> list[Any]:
+def _apply(operator: Any, parts: Sequence[Any]) -> list[Any]:
     y = operator(tuple(parts) if isinstance(operator.domain, ProductSpace) else parts[0])
     found = list(y) if isinstance(operator.codomain, ProductSpace) else [y]
     for number in range(len(found)):
@@ -142,7 +142,7 @@ def _applied_to(operator: Any, parts: Sequence[Any]) -> list[Any]:
 
 
 def _empty(operator: Any, parts: Sequence[Any]) -> list[Any]:
-    """What `_applied_to` gives, without values."""
+    """What `_apply` gives, without values."""
     members, first = operator.domain.members, parts[0]
     if len(members) != len(parts):
         raise ShapeError(f"{operator.name} takes {len(members)} arrays, got {len(parts)}")
@@ -165,7 +165,7 @@ def _dtype(operator: Any, space: Space, parts: Sequence[Any]) -> np.dtype:
     return complex_of(space.dtype) if extended else space.dtype
 
 
-def _pulled_back(operator: Any, parts: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+def _pull_back(operator: Any, parts: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
     """The adjoint of the derivative at `parts`, which may have batch axes, for each cotangent."""
     members = operator.domain.members
     batch = tuple(parts[0].shape)[: parts[0].ndim - members[0].ndim]
@@ -184,7 +184,7 @@ def _pulled_back(operator: Any, parts: Sequence[Any], cotangents: Sequence[Any])
             with autocast.off(parts[0].device.type):
                 back = operator.jacobian(x if several else x[0]).H(y if several_out else y[0])
         except TypeError:  # declares none: what eager mode records
-            return _recorded_back(operator, x, y)
+            return _pull_back_record(operator, x, y)
         return list(back) if several else [back]
 
     rows = [one(index) for index in np.ndindex(*batch)]
@@ -199,7 +199,7 @@ def _pulled_back(operator: Any, parts: Sequence[Any], cotangents: Sequence[Any])
     return found
 
 
-def _recorded_back(operator: Any, x: Sequence[Any], y: Sequence[Any]) -> list[Any]:
+def _pull_back_record(operator: Any, x: Sequence[Any], y: Sequence[Any]) -> list[Any]:
     """The same by torch's own record of the operator's array code."""
     torch = sys.modules["torch"]
 

@@ -100,16 +100,16 @@ def _constants(operator: Any) -> list[Any]:
             found += _constants(part) if isinstance(part, Operator) else [part]
     for _, value in static:
         if callable(value):
-            found += _held(value)
+            found += _find_tensors(value)
     inner = getattr(operator, "_runs", None)
     return found if inner is None else found + _constants(inner)
 
 
-def _held(function: Any) -> list[Any]:
+def _find_tensors(function: Any) -> list[Any]:
     """Tensors that a function reaches by closure, default, partial application or method."""
     found: list[Any] = []
     if isinstance(function, functools.partial):
-        found += [*function.args, *function.keywords.values(), *_held(function.func)]
+        found += [*function.args, *function.keywords.values(), *_find_tensors(function.func)]
     for cell in getattr(function, "__closure__", None) or ():
         try:
             found.append(cell.cell_contents)

@@ -21,7 +21,7 @@ from linops.relations import positions
 from linops.rule import Relation
 from linops.space import AnySpace, Space
 from linops.structure import Skeleton
-from linops.transforms.pytree import unpacked
+from linops.transforms.pytree import unpack
 from sharding.executors.share import Share
 
 __all__ = ["BandLoop", "BlockLoop", "Split", "loops_of", "shared_columns"]
@@ -122,7 +122,7 @@ class BlockLoop(LinearOperator):
     def _of_block(self, k: Any, x: Array, adjoint: bool) -> Array:
         """What block `k`, which may be traced, makes of `x`."""
         own = [a if one else a[k] for a, one in zip(self.leaves, self.same, strict=True)]
-        block = self.band.build(iter(own), unpacked)
+        block = self.band.build(iter(own), unpack)
         made: Array = block._backward(x) if adjoint else block._forward(x)
         return made
 

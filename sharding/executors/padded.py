@@ -20,7 +20,7 @@ from linops.errors import DTypeError, PlacementError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.structure import Skeleton, skeleton
-from linops.transforms.pytree import packed
+from linops.transforms.pytree import pack
 from sharding.banding import banded
 from sharding.cost import Machine
 from sharding.executors import overlap
@@ -227,4 +227,4 @@ def _packed(table: Array) -> Array:
                 f"{table.dtype}; make the plan outside of the trace"
             )
         table = arrays.to_numpy(table)
-    return packed(table)
+    return pack(table)

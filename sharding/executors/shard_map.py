@@ -26,7 +26,7 @@ from linops.functionals.functional import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace
 from linops.transforms import jax_primitive
-from linops.transforms.pytree import unpacked
+from linops.transforms.pytree import unpack
 from sharding.banding import exchanged_bands
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
@@ -411,7 +411,7 @@ def applied(
     at: Sequence[Array] | None = None,
 ) -> tuple[Array, ...]:
     """A block on local arrays; with `at` its Jacobian there."""
-    block = skeleton.build(iter(leaves), unpacked)
+    block = skeleton.build(iter(leaves), unpack)
     if at is not None:
         block = block._jacobian(tuple(at) if isinstance(block.domain, ProductSpace) else at[0])
     source = block.codomain if adjoint else block.domain

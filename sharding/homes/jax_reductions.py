@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from linops import reproducible
-from linops.reductions import paired_dot, summed_pairs
+from linops.reductions import paired_dot, sum_pairs
 from sharding.homes.jax_devices import on_shards, spec
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _sum_up(
     gathered = _apart(lax.all_gather(_together(rows), names), rows)
     found: list[Any] = []
     for high, low in zip(gathered[::2], gathered[1::2], strict=True):
-        found += summed_pairs(jnp.moveaxis(high, 0, -1), jnp.moveaxis(low, 0, -1))
+        found += sum_pairs(jnp.moveaxis(high, 0, -1), jnp.moveaxis(low, 0, -1))
     return tuple(found)
 
 

@@ -36,7 +36,7 @@ def together(program: Callable[..., Any], devices: Sequence[Any], *operands: Any
             held.enter_context(_locks.setdefault(device, threading.RLock()))
         if len(devices) == 1 or devices[0].platform != "cpu":
             return program(*operands)
-        with xla.attended([d for d in devices if d.process_index == jax.process_index()]):
+        with xla.attend([d for d in devices if d.process_index == jax.process_index()]):
             return jax.block_until_ready(program(*operands))
 
 

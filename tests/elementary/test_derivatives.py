@@ -15,7 +15,7 @@ _POINTS = _generator.uniform(0, 3, (2, 6))
 
 OPERATORS: dict[str, Callable[[str], lo.LinearOperator]] = {
     "real fft": lambda d: lo.FFT(lo.Space((3, 4), d)),
-    "complex fft": lambda d: lo.FFT(lo.Space((3, 4), d).complexified()),
+    "complex fft": lambda d: lo.FFT(lo.Space((3, 4), d).complexify()),
     "direct": lambda d: lo.Convolve(lo.Space((4, 5), d), _KERNEL),
     "ring": lambda d: lo.Convolve(lo.Space((4, 5), d), _KERNEL, boundary="periodic", method="fft"),
     "complex kernel": lambda d: lo.Convolve(lo.Space((4, 5), d), _KERNEL * 1j),

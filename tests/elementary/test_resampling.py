@@ -15,7 +15,7 @@ ODD = lo.Space((3, 4, 5), "float32", axes=("z", "y", "x"), spacing=(1.0, 1.0, 2.
 FIELD = 1.5 * lo.Space((2, 4, 5), "float64").random(7).clip(-1, 1)
 CASES = {
     "reflect": lambda: lo.Pad(SPACE, {"x": (2, 1)}, mode="reflect"),
-    "wrap": lambda: lo.Pad(SPACE.complexified(), ((1, 0), (0, 6)), mode="wrap"),
+    "wrap": lambda: lo.Pad(SPACE.complexify(), ((1, 0), (0, 6)), mode="wrap"),
     "linear": lambda: lo.Shift(SPACE, (-1.25, 0.5)),
     "ring": lambda: lo.Shift(SPACE, 2.3, "y", boundary="periodic"),
     "fourier": lambda: lo.Shift(SPACE.with_dtype("float32"), 0.4, "x", method="fourier"),
@@ -63,7 +63,7 @@ def test_shifts_are_those_of_scipy(shift: float | tuple[float, float]) -> None:
     wanted = np.fft.ifftn(ndimage.fourier_shift(np.fft.fftn(x), shift))
     A = lo.Shift(SPACE, shift, method="fourier")
     assert np.allclose(A @ x, wanted.real, atol=1e-12)
-    assert np.allclose(lo.Shift(SPACE.complexified(), shift, method="fourier") @ x, wanted)
+    assert np.allclose(lo.Shift(SPACE.complexify(), shift, method="fourier") @ x, wanted)
 
 
 def test_mistaken_shifts() -> None:

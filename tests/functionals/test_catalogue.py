@@ -35,7 +35,7 @@ CASES = {
     "group": (lo.GroupL1(SPACE), lambda x: np.sum(np.sqrt(np.sum(x**2, axis=0)))),
     "quadratic": (lo.Quadratic(SPACE, 0.7, TARGET), lambda x: 0.35 * np.sum((x - TARGET) ** 2)),
     "scaled": (3 * lo.L1(SPACE), lambda x: 3 * np.sum(abs(x))),
-    "shifted": (lo.L2(SPACE).shifted(TARGET), lambda x: np.linalg.norm(x - TARGET)),
+    "translate": (lo.L2(SPACE).translate(TARGET), lambda x: np.linalg.norm(x - TARGET)),
     "sum": (
         lo.L1(SPACE) + lo.Quadratic(SPACE, 0.7, TARGET),
         lambda x: np.sum(abs(x)) + 0.35 * np.sum((x - TARGET) ** 2),
@@ -90,7 +90,7 @@ def test_prox_of_a_sum_with_quadratics_however_it_is_written():
         "nested": 2 * (0.5 * one + 0.25 * (half + 0 * square)),
         "inner": 0.5 * (2 * one) + 0.25 * (0.5 * half + 0.5 * half) + 0.25 * half,
         "repeated": 0.25 * one + 0.75 * (one + 0.4 * lo.Quadratic(SPACE, 2.0, TARGET)),
-        "shifted": one + (0.6 * lo.Quadratic(SPACE)).shifted(TARGET),
+        "translate": one + (0.6 * lo.Quadratic(SPACE)).translate(TARGET),
         "proximity": 0.3 * lo.Proximity(TARGET, 2**-0.5, SPACE) + one,
         "least squares": one + 0.3 * lo.LeastSquares(SPACE, TARGET, 2.0),
     }

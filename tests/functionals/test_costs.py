@@ -30,7 +30,7 @@ def functionals(dtype: str) -> dict[str, lo.functionals.Functional]:
         "l2": lo.L2(space),
         "huber": lo.Huber(space, 0.1),
         "groups": lo.GroupL1(space, "z"),
-        "shifted": lo.Huber(space, 0.1).shifted(b),
+        "translate": lo.Huber(space, 0.1).translate(b),
     }
     if not space.is_complex:
         gradient = lo.Gradient(space)

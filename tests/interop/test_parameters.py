@@ -14,7 +14,7 @@ from sharding import plan
 torch = pytest.importorskip("torch")
 
 SPACE = lo.Space((2, 3), "float64", axes=("y", "x"))
-COMPLEX = SPACE.complexified()
+COMPLEX = SPACE.complexify()
 VALUES = [[1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]]
 
 
@@ -118,7 +118,7 @@ def test_a_tensor_that_is_not_trained_is_copied() -> None:
 def test_functionals_follow_their_parameters() -> None:
     p, x = parameter(), torch.ones(2, 3, dtype=torch.float64)
     factor = parameter(2.0)
-    f = factor * (3 * lo.LeastSquares(SPACE, target=p).shifted(p))
+    f = factor * (3 * lo.LeastSquares(SPACE, target=p).translate(p))
     slope = f.gradient
     slope(x)
     change(p)

@@ -165,7 +165,7 @@ def test_replace_refuses_what_does_not_fit():
 
 def test_complex_forms_follow_from_the_arrays():
     kernel = np.array([1.0, 2j, -1.0])
-    A = lo.Convolve(SPACE.complexified(), kernel)
+    A = lo.Convolve(SPACE.complexify(), kernel)
     Z = A.domain.random(1)
     assert type(A.conj()) is lo.Convolve
     np.testing.assert_allclose(A.conj() @ Z, np.conj(A @ np.conj(Z)))

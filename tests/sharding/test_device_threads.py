@@ -132,7 +132,7 @@ def test_padding_changes_no_bit() -> None:
 def test_functionals_and_jacobians() -> None:
     A = compositions.projector()
     x, y = A.domain.random(1), A.codomain.random(2)
-    f = fn.LeastSquares(A.codomain).shifted(y) @ A
+    f = fn.LeastSquares(A.codomain).translate(y) @ A
     B = _lowered(f, 3, "view")
     assert B(x) == pytest.approx(f(x), rel=1e-12)
     assert_close(B.gradient(x), f.gradient(x))

@@ -176,7 +176,7 @@ def test_gram_columns_and_diagonals_keep_the_placements() -> None:
 def _functionals() -> dict[str, Any]:
     A = compositions.projector()
     V, W = A.domain, A.codomain
-    misfit = fn.LeastSquares(W).shifted(W.random(9)) @ A
+    misfit = fn.LeastSquares(W).translate(W.random(9)) @ A
     return {
         "misfit": misfit,
         "qggmrf": fn.QGGMRF(V),

@@ -193,7 +193,7 @@ def test_gradients_in_the_weights() -> None:
 
 def _functionals() -> dict[str, Any]:
     A = compositions.projector()
-    misfit = fn.LeastSquares(A.codomain).shifted(A.codomain.random(9)) @ A
+    misfit = fn.LeastSquares(A.codomain).translate(A.codomain.random(9)) @ A
     return {
         "misfit": misfit,
         "misfit and prior": misfit + 0.3 * fn.QGGMRF(A.domain),
@@ -402,7 +402,7 @@ def test_float32_without_x64() -> None:
         B = _lowered(A, 3, "view")
         x = A.domain.random(1)
         np.testing.assert_array_equal(B @ x, A @ x)
-        f = fn.LeastSquares(A.codomain).shifted(A.codomain.random(9)) @ A
+        f = fn.LeastSquares(A.codomain).translate(A.codomain.random(9)) @ A
         assert _lowered(f, 3, "view")(x) == pytest.approx(f(x), rel=3e-7)
         dot_test(B)
 

@@ -340,8 +340,8 @@ CASES = {
     lo.DCT: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
     lo.DST: ({"space": SPACE, "type": 2, "axes": 0}, {"type": 3, "axes": 1}),
     lo.Coils: (
-        {"maps": np.ones((2, 3, 4), "complex128"), "space": SPACE.complexified(), "mask": ONES},
-        {"maps": np.full((2, 3, 4), 1j), "space": OTHER.complexified(), "mask": ONES * 2},
+        {"maps": np.ones((2, 3, 4), "complex128"), "space": SPACE.complexify(), "mask": ONES},
+        {"maps": np.full((2, 3, 4), 1j), "space": OTHER.complexify(), "mask": ONES * 2},
     ),
     lo.SymmetrizedGradient: ({"space": SPACE}, {}),
     lo.VectorialTotalVariation: (

@@ -18,7 +18,7 @@ import linops as lo
 from geometries.analytic.gather import Gather
 from geometries.analytic.gather_volume import VolumeGather
 from geometries.kernels import runner
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 from linops.errors import DTypeError
 
 ANGLES = np.linspace(0.1, np.pi, 4, endpoint=False)
@@ -119,10 +119,10 @@ class Weighted(lo.LinearOperator):
         self.weights = weights
 
     def _apply(self, x: Any) -> Any:
-        return hosted(self, x)
+        return apply_on_host(self, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return hosted(self, y, adjoint=True)
+        return apply_on_host(self, y, adjoint=True)
 
     def _forward_host(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(lo.arrays.to_numpy(self.weights) * x)
@@ -166,10 +166,10 @@ class Meeting(lo.LinearOperator):
         super().__init__(lo.Space(n), lo.Space(n), "x! -> x!")
 
     def _apply(self, x: Any) -> Any:
-        return hosted(self, x)
+        return apply_on_host(self, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return hosted(self, y, adjoint=True)
+        return apply_on_host(self, y, adjoint=True)
 
     def _forward_host(self, x: np.ndarray) -> np.ndarray:
         self.barrier.wait(60)  # lets go of the GIL, as a kernel does

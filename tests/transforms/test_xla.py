@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import linops as lo
-from linops.compiled.hosted import hosted
+from linops.compiled.hosted import apply_on_host
 
 
 class Doubled(lo.LinearOperator):
@@ -25,10 +25,10 @@ class Doubled(lo.LinearOperator):
         super().__init__(lo.Space(n), lo.Space(n))
 
     def _apply(self, x: Any) -> Any:
-        return hosted(self, x)
+        return apply_on_host(self, x)
 
     def _apply_adjoint(self, y: Any) -> Any:
-        return hosted(self, y, adjoint=True)
+        return apply_on_host(self, y, adjoint=True)
 
     def _forward_host(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         if out is not None:

@@ -17,7 +17,7 @@ from solvers import cgls
 def _functionals() -> dict[str, Any]:
     A = projector((5, 4), 5)
     V, W = A.domain, A.codomain
-    misfit = fn.LeastSquares(W).shifted(W.random(9)) @ A
+    misfit = fn.LeastSquares(W).translate(W.random(9)) @ A
     return {
         "misfit": misfit,
         "total variation": fn.TotalVariation(V),
