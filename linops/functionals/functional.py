@@ -57,7 +57,7 @@ class Functional(Operator):
     `surrogate`. On a complex space the gradient g is that of the real part: f changes by
     `Re <g, dx>`.
 
-    `f + g`, `a * f` (a >= 0), `f.shifted(b)` and `f @ A` are functionals again.
+    `f + g`, `a * f` (a >= 0), `f.translate(b)` and `f @ A` are functionals again.
     """
 
     _accumulated: ClassVar[bool] = True

@@ -119,7 +119,7 @@ def functionals(dtype: str) -> dict[str, Any]:
         "Huber": lo.Huber(S, 0.1),
         "group": lo.GroupL1(S),
         "scaled": 0.1 * lo.L1(S),
-        "shifted": lo.L2(S).shifted(wide),
+        "shifted": lo.L2(S).translate(wide),
         "composed": lo.Huber(lo.Gradient(S).codomain, 0.1) @ lo.Gradient(S),
     }
     if dtype == "float32":
