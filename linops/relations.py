@@ -18,6 +18,7 @@ from linops.space import AnySpace
 __all__ = [
     "Link",
     "Position",
+    "extent_of",
     "fresh_name",
     "link_named",
     "name_like",
@@ -59,6 +60,12 @@ def positions(members: tuple[Member, ...], name: str) -> tuple[Position, ...]:
         for p, axis in enumerate(member)
         if axis.name == name
     )
+
+
+def extent_of(space: AnySpace, members: tuple[Member, ...], name: str) -> int:
+    """The extent of a named axis of a space."""
+    m, p = positions(members, name)[0]
+    return space.members[m].shape[p]
 
 
 def name_like(whole: Rule, part: Rule) -> Rule:

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from linops.algebra.blocks import extent, extent_of
+from linops.algebra.blocks import extent
 from linops.algebra.concatenation import Concatenation
 from linops.algebra.sums import LinearSum
 from linops.elementary.crop_pad import Crop
 from linops.errors import PlacementError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import positions
+from linops.relations import extent_of, positions
 from linops.rule import Relation
 from linops.space import Space
 from sharding.program import Program

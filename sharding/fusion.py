@@ -8,12 +8,9 @@ an exchange for each is left to the prices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from linops.algebra.arithmetic import compose
-from linops.algebra.nonlinear import composed
 from linops.algebra.sums import Sum
-from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Relation
 from sharding.graph import Graph, GraphNode, flatten
@@ -39,7 +36,7 @@ def merged(graph: Graph) -> Iterator[Graph]:
         reader = graph.nodes[readers[0]]
         if reader.operator is None or reader.inputs != (edge,) or not _reaches(reader.operator):
             continue
-        one = _composed(reader.operator, node.operator)
+        one: Operator = compose(reader.operator, node.operator)
         if not _reaches(one):
             continue
         nodes = list(graph.nodes)
@@ -55,10 +52,3 @@ def _reaches(operator: Operator) -> bool:
         rule.relation(name) is Relation.ALIGNED and rule.halo(name) and not rule.periodic(name)
         for name in rule.names
     )
-
-
-def _composed(outer: Any, inner: Any) -> Operator:
-    if isinstance(outer, LinearOperator) and isinstance(inner, LinearOperator):
-        product: Operator = compose(outer, inner)
-        return product
-    return composed(outer, inner)

@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from linops.algebra.composition import Composition
 from linops.algebra.gram import Gram
-from linops.algebra.nonlinear import Composition
-from linops.algebra.product import Product
 from linops.algebra.scaled import Scaled
 from linops.algebra.stacks import BlockDiagonal, HStack, VStack
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Identity
-from linops.functionals.composed import ComposedFunctional
 from linops.functionals.functional import Functional
 from linops.operator import Operator
 from linops.space import AnySpace, Space
@@ -81,7 +79,7 @@ class _Builder:
     def _traced(self, operator: Any, ins: tuple[int, ...]) -> tuple[int, ...]:
         if _is_node(operator) and self.atomic(operator):
             return self._leaf(operator, ins)
-        if isinstance(operator, (Product, Composition)):
+        if isinstance(operator, Composition):
             for term in reversed(operator.terms):
                 ins = self.trace(term, ins)
             return ins
@@ -99,8 +97,6 @@ class _Builder:
             return tuple(
                 k for term, part in _dealt(operator.terms, ins) for k in self.trace(term, part)
             )
-        if isinstance(operator, ComposedFunctional):
-            return self.trace(operator.outer, self.trace(operator.inner, ins))
         if isinstance(operator, Scaled) and _is_node(operator.base):
             outs = self.trace(operator.base, ins)
             factor = operator.scalar
@@ -126,14 +122,12 @@ class _Builder:
 
 
 _NODES = (
-    Product,
     Composition,
     Gram,
     Sum,
     VStack,
     HStack,
     BlockDiagonal,
-    ComposedFunctional,
 )
 
 

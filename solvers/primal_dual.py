@@ -115,9 +115,7 @@ def pdhg(
         dual = data.conjugate_prox(add_scaled(p, np.asarray(sigma), bar), sigma)
         back_next = K.H @ dual
         first = subtract(scale(1 / tau, subtract(x, moved)), subtract(back, back_next))
-        second = subtract(
-            scale(1 / sigma, subtract(p, dual)), scale(theta, subtract(image, ahead))
-        )
+        second = subtract(scale(1 / sigma, subtract(p, dual)), scale(theta, subtract(image, ahead)))
         primal, slack = products((columns, first, first), (rows, second, second))
         x, p = choose(run.active, moved, x), choose(run.active, dual, p)
         image, back = choose(run.active, ahead, image), choose(run.active, back_next, back)

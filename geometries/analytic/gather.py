@@ -155,7 +155,7 @@ class Gather(LinearOperator):
         return np.ascontiguousarray(out).reshape(*batch, *space.shape)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        from linops.algebra.product import Product
+        from linops.algebra.composition import Product
 
         if axis == "col":
             return None

@@ -185,7 +185,7 @@ class VolumeGather(LinearOperator):
         return out.reshape(*batch, views, rows, columns)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        from linops.algebra.product import Product
+        from linops.algebra.composition import Product
 
         if axis in ("row", "col"):
             return None

@@ -17,8 +17,8 @@ from geometries.analytic.gather_volume import VolumeGather
 from geometries.analytic.helical import helical_fdk_operator
 from geometries.analytic.reconstruct import fbp_operator, fdk_operator
 from linops import arrays
-from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import axis_name
+from linops.algebra.composition import flat_product
 from linops.errors import DTypeError
 from linops.linear_operator import LinearOperator
 from linops.stores import ArrayStore, apply_into, explain_into

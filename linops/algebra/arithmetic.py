@@ -7,17 +7,16 @@ precisions by a `Cast`. Spaces that differ in shape raise.
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from linops import arguments, arrays
-from linops.algebra import nonlinear, placed
+from linops.algebra import placed
 from linops.algebra.complexify import complexify
+from linops.algebra.composition import Composition, flat_product
 from linops.algebra.origins import watch
-from linops.algebra.product import Product
-from linops.algebra.rewrite import PRODUCT_RULES, SCALE_RULES, SUM_RULES, Rewrite, simplify_pair
+from linops.algebra.rewrite import PRODUCT_RULES, SCALE_RULES, SUM_RULES, extend
 from linops.algebra.scaled import Scaled, ScaledLinear, as_scalar, is_complex, is_scalar
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Cast, Identity
@@ -32,7 +31,6 @@ __all__ = [
     "as_operator",
     "compose",
     "divide",
-    "flat_product",
     "is_wrapped",
     "matmul",
     "multiply",
@@ -80,11 +78,10 @@ def is_wrapped(value: Any) -> bool:
 
 def matmul(left: Operator, right: Any) -> Any:
     """`left @ right`: composition with an operator, application to anything else."""
-    if isinstance(right, Operator) or is_wrapped(right):
-        inner: Any = right if isinstance(right, Operator) else as_operator(right)
-        if left.linear and inner.linear:
-            return compose(left, inner)  # type: ignore[arg-type]
-        return nonlinear.composed(left, inner)
+    if isinstance(right, Operator):
+        return compose(left, right)
+    if is_wrapped(right) or _is_matrix_within(left, right):
+        return compose(left, as_operator(right))
     if not left.linear:
         raise TypeError(
             f"{left.name} is not linear: apply it as a function, N(x); '@' composes operators"
@@ -101,7 +98,7 @@ def rmatmul(right: Operator, left: Any) -> Any:
     return right.T(left)
 
 
-def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
+def compose(outer: Operator, inner: Operator) -> Any:
     """`outer @ inner`, simplified."""
     if outer.domain.shape != inner.codomain.shape:
         raise ShapeError(
@@ -115,21 +112,15 @@ def compose(outer: LinearOperator, inner: LinearOperator) -> LinearOperator:
     a, left = _unscale(outer, inner)
     b, right = _unscale(inner, outer)
     left, right, casts = _meet(left, right)
-    terms = list(_factors(left))
-    if casts:
-        _join(terms, casts, PRODUCT_RULES)
-    _join(terms, _factors(right), PRODUCT_RULES)
-    product = terms[0] if len(terms) == 1 else Product(terms)
+    terms, more = list(Composition.terms_in(left)), list(Composition.terms_in(right))
+    if left._kind == "functional":
+        # What stands inside of it stays one operator, with its adjoint and what it remembers.
+        terms, more = terms[:1], [compose(terms[1], right) if terms[1:] else right]
+    extend(terms, casts, PRODUCT_RULES)
+    extend(terms, more, PRODUCT_RULES)
+    product = Composition.of(terms)
     scalar = _scalar_product(a, b)
     return product if scalar is None else scale(scalar, product)
-
-
-def flat_product(terms: Sequence[LinearOperator]) -> LinearOperator:
-    """The product of operators whose spaces fit, outermost first, rewritten where they meet."""
-    flat: list[LinearOperator] = []
-    for term in terms:
-        _join(flat, _factors(term), PRODUCT_RULES)
-    return flat[0] if len(flat) == 1 else Product(flat)
 
 
 def add(a: Any, b: Any) -> Any:
@@ -152,11 +143,12 @@ def add(a: Any, b: Any) -> Any:
                 f"cannot add {left.name} and {right.name}: their {side}s are {x} and {y}; build "
                 "them on one space"
             )
-    left, right = placed.meeting([left, right], _BOTH, "add")
+    sides = _BOTH[:1] if left._kind == right._kind == "functional" else _BOTH
+    left, right = placed.meeting([left, right], sides, "add")
     if linear:
         left, right = _same_field(left, right)
     terms = list(Sum.terms_in(left))
-    _join(terms, Sum.terms_in(right), SUM_RULES)
+    extend(terms, Sum.terms_in(right), SUM_RULES)
     return terms[0] if len(terms) == 1 else Sum.of(terms)
 
 
@@ -230,30 +222,12 @@ def _any_operator(value: Any) -> Operator:
     return value if isinstance(value, Operator) else as_operator(value)
 
 
-def _factors(operator: LinearOperator) -> tuple[LinearOperator, ...]:
-    return operator.terms if type(operator) is Product else (operator,)
-
-
-def _join(
-    terms: list[LinearOperator], more: Sequence[LinearOperator], rules: tuple[Rewrite, ...]
-) -> None:
-    """Extend `terms`, simplified already, by `more`, rewritten from where the two meet."""
-    for k, term in enumerate(more):
-        current, met = term, False
-        while terms:
-            found = simplify_pair(rules, terms[-1], current)
-            if found is None:
-                break
-            terms.pop()
-            current, met = found, True
-        terms.append(current)
-        if not met and len(terms) > 1:
-            terms += more[k + 1 :]
-            break
-
-
-def _unscale(operator: LinearOperator, beside: LinearOperator) -> tuple[Any, LinearOperator]:
-    if type(operator) is not ScaledLinear or arrays.trainable(operator.scalar):
+def _unscale(operator: Any, beside: Operator) -> tuple[Any, Any]:
+    if type(operator) not in Scaled._kinds.values():
+        return None, operator
+    if operator._kind == "functional":
+        return operator.scalar, operator.base
+    if arrays.trainable(operator.scalar) or not (operator.linear and beside.linear):
         return None, operator
     if not isinstance(operator.scalar, (int, float)):
         if "real_linear" in operator.tags or "real_linear" in beside.tags:
@@ -267,33 +241,40 @@ def _scalar_product(a: Any, b: Any) -> Any:
     return a if b is None else a * b
 
 
-def _meet(
-    outer: LinearOperator, inner: LinearOperator
-) -> tuple[LinearOperator, LinearOperator, list[LinearOperator]]:
-    if outer.domain.is_complex != inner.codomain.is_complex:
+def _meet(outer: Any, inner: Any) -> tuple[Any, Any, list[Operator]]:
+    """Both in one field, and the cast between them where their precisions differ."""
+    linear = outer.linear and inner.linear
+    if linear and outer.domain.is_complex != inner.codomain.is_complex:
         if outer.domain.is_complex:
             inner = complexify(inner)
         else:
             outer = complexify(outer)
     pairs = list(zip(outer.domain.members, inner.codomain.members, strict=True))
+    if all(a.dtype == b.dtype for a, b in pairs):
+        return outer, inner, []
     for number, (a, b) in enumerate(pairs):
         if a.is_complex != b.is_complex:
             raise DTypeError(
                 f"cannot compose {outer.name} @ {inner.name}: member {number} is {b.dtype} in what "
-                f"{inner.name} gives and {a.dtype} in what {outer.name} takes; {inner.name} mixes "
-                "real and complex members, which have no complex extension"
+                f"{inner.name} gives and {a.dtype} in what {outer.name} takes; "
+                + (
+                    f"{inner.name} mixes real and complex members, which have no complex extension"
+                    if linear
+                    else f"build {outer.name} on the space {inner.codomain}"
+                )
             )
-    if all(a.dtype == b.dtype for a, b in pairs):
-        return outer, inner, []
-    if len(pairs) > 1:
-        return outer, inner, [Cast(inner.codomain, _with_dtypes(inner.codomain, outer.domain))]
-    return outer, inner, [Cast(inner.codomain, inner.codomain.with_dtype(outer.domain.dtype))]
+    neighbours = Composition.terms_in(outer)[-1], Composition.terms_in(inner)[0]
+    if outer._kind != "functional" and not (neighbours[0].linear and neighbours[1].linear):
+        raise ShapeError(
+            f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
+            f"{inner.name} gives {inner.codomain}"
+        )
+    return outer, inner, [Cast(inner.codomain, _with_dtypes(inner.codomain, outer.domain))]
 
 
 def _with_dtypes(space: AnySpace, model: AnySpace) -> AnySpace:
-    return ProductSpace(
-        [m.with_dtype(o.dtype) for m, o in zip(space.members, model.members, strict=True)]
-    )
+    members = [m.with_dtype(o.dtype) for m, o in zip(space.members, model.members, strict=True)]
+    return ProductSpace(members) if isinstance(space, ProductSpace) else members[0]
 
 
 def _same_field(a: LinearOperator, b: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
@@ -329,6 +310,16 @@ def _is_foreign(value: Any) -> bool:
         and hasattr(value, "matvec")
         and hasattr(value, "shape")
         and hasattr(value, "dtype")
+    )
+
+
+def _is_matrix_within(functional: Operator, value: Any) -> bool:
+    """Whether an array can only be the matrix of an operator inside of a functional."""
+    return (
+        functional._kind == "functional"
+        and arrays.is_array(value)
+        and value.ndim == 2
+        and functional.domain.shape == tuple(value.shape[:1])
     )
 
 

@@ -7,11 +7,10 @@ operator and crops: right for every rule, and priced as such. Leaves that can do
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from operator import matmul
 from typing import Any
 
+from linops.algebra.composition import Composition, Product, flat_product
 from linops.algebra.origins import check_tree, watch
 from linops.elementary.axes import Cut, resized
 from linops.elementary.crop_pad import Crop, Pad
@@ -19,17 +18,15 @@ from linops.elementary.plane_windows import EdgeWindow, PlaneMask, PlaneWindow
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import name_like, positions
+from linops.relations import extent_of, name_like, positions
 from linops.rule import Member, Relation, Rule
 from linops.space import AnySpace
 
 __all__ = [
     "axis_name",
     "block",
-    "chained",
     "crop_outputs",
     "extent",
-    "extent_of",
     "has_block",
     "runs_whole",
     "weakened",
@@ -129,18 +126,10 @@ def extent(operator: Operator, name: str) -> int:
     return extent_of(operator.codomain, rule.codomain, name)
 
 
-def extent_of(space: AnySpace, members: tuple[Member, ...], name: str) -> int:
-    """The extent of a named axis of a space."""
-    m, p = positions(members, name)[0]
-    return space.members[m].shape[p]
-
-
 def crop_outputs(
     operator: LinearOperator, rule: Rule, name: str, start: int, stop: int
 ) -> LinearOperator:
     """Planes `start` to `stop` of an operator's output, the axis named as in `rule`."""
-    from linops.algebra.arithmetic import flat_product
-
     cuts = positions(rule.codomain, name)
     crop = Crop.along(operator.codomain, cuts, start, stop, rule.codomain)
     return flat_product([crop, operator])
@@ -191,18 +180,7 @@ def weakened(
         if (lo, hi) != wide:
             larger = resized(term.domain, cuts, wide[1] - wide[0])
             parts.append(Crop.along(larger, cuts, lo - wide[0], hi - wide[0], rule.domain))
-    return chained(parts)
-
-
-def chained(parts: list[Operator]) -> Operator:
-    """The composition of parts, the outermost first; linear where all of them are."""
-    from linops.algebra.arithmetic import flat_product
-
-    linear = [part for part in parts if isinstance(part, LinearOperator)]
-    if len(linear) == len(parts):
-        return flat_product(linear)
-    made: Operator = functools.reduce(matmul, parts)
-    return made
+    return flat_product(parts)
 
 
 def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
@@ -210,8 +188,6 @@ def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
 
     Parts of parts call their axes as they like; positions say which is which.
     """
-    from linops.algebra.product import Product
-
     own = part.rule
     if own.domain == rule.domain and own.codomain == rule.codomain:
         return part
@@ -222,7 +198,7 @@ def _in_names_of(rule: Rule, part: LinearOperator) -> LinearOperator:
         if named.relation(name) is not Relation.WHOLE
     ):
         return part
-    return Product(part.terms if type(part) is Product else [part], part._declared_tags, named)
+    return Product(Composition.terms_in(part), part._declared_tags, named)
 
 
 def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:
@@ -239,8 +215,6 @@ def _takes_all(operator: Operator, name: str, relation: Relation) -> bool:
 def _default(
     operator: LinearOperator, name: str, start: int, stop: int, padded: bool
 ) -> LinearOperator:
-    from linops.algebra.arithmetic import flat_product
-
     rule = operator.rule
     relation = rule.relation(name)
     parts: list[LinearOperator] = [operator]
@@ -278,13 +252,11 @@ def _default(
 def _default_of_map(operator: Operator, name: str, start: int, stop: int, padded: bool) -> Operator:
     """The default of a map that is not linear: planes that are not there repeat their neighbour,
     since zero may be no argument of it. No output of the range reads them."""
-    from linops.algebra.nonlinear import composed
-
     rule = operator.rule
     cuts = positions(rule.codomain, name)
     crop = _restrict(operator.codomain, cuts, start, stop, padded, rule.codomain)
     if rule.relation(name) is Relation.PRODUCED:
-        return composed(crop, operator)
+        return flat_product([crop, operator])
     cuts = positions(rule.domain, name)
     n, wraps = extent_of(operator.domain, rule.domain, name), rule.periodic(name)
     lo, hi = operator._input_range(name, start, stop)
@@ -300,7 +272,7 @@ def _default_of_map(operator: Operator, name: str, start: int, stop: int, padded
     wide = EdgeWindow(
         small, operator.domain, cuts, lo, begin - lo, end - lo, n if wraps else None, rule.domain
     )
-    return composed(crop, operator, wide)
+    return flat_product([crop, operator, wide])
 
 
 def _extend(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from linops import arrays
-from linops.algebra.blocks import chained
+from linops.algebra.composition import flat_product
 from linops.arrays import Array
 from linops.elementary.axes import resized
 from linops.elementary.crop_pad import Crop
@@ -58,7 +58,7 @@ def block_by_rule(
     m, p = (outs or ins)[0]
     n = (operator.codomain if outs else operator.domain).members[m].shape[p]
     mask = PlaneMask(spaces, outs or ins, -start, n - start, members)
-    return chained([mask, inner] if outs else [inner, mask])
+    return flat_product([mask, inner] if outs else [inner, mask])
 
 
 def cut_planes(table: Array, axis: int, start: int, stop: int) -> Array:
@@ -117,7 +117,7 @@ def block_of_any_extent(
         if (lo, hi) == (start, stop):
             return inner
         crop = Crop.along(inner.codomain, outs, start - lo, stop - lo, rule.codomain)
-        return chained([crop, inner])
+        return flat_product([crop, inner])
     if wraps or not halo:
         # The ring closes in the halo, which is cut off.
         inner = of(hi - lo)
@@ -125,13 +125,13 @@ def block_of_any_extent(
         crop = Crop.along(inner.codomain, outs, halo, halo + count, rule.codomain)
         mask = PlaneMask(crop.codomain, outs, -start, n - start, rule.codomain)
         if not halo:
-            return chained([mask, inner])
+            return flat_product([mask, inner])
         if operator.linear:
             real: Operator = PlaneMask(inner.domain, ins, begin, end, rule.domain)
         else:
             spaces = inner.domain, inner.domain
             real = EdgeWindow(*spaces, ins, 0, begin, end, members=rule.domain)
-        return chained([mask, crop, inner, real])
+        return flat_product([mask, crop, inner, real])
     # As many planes as the array has at most, moved to where they end as the array does.
     inner = of(min(hi - lo, n))
     small = resized(operator.domain, ins, hi - lo)
@@ -144,4 +144,4 @@ def block_of_any_extent(
         into = EdgeWindow(*spaces, ins, lo - first, begin, end, members=rule.domain)
     target = resized(operator.codomain, outs, count)
     out = PlaneWindow(inner.codomain, target, outs, start - first, members=rule.codomain)
-    return chained([out, inner, into])
+    return flat_product([out, inner, into])

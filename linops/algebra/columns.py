@@ -31,4 +31,5 @@ def columns(
     own = operator._columns(scatter.index, indexed_axes(operator.domain, axes))
     if own is not None and arrays.is_array(scatter.index) and not derived(own, [operator]):
         return own
-    return compose(operator, scatter)
+    composed: LinearOperator = compose(operator, scatter)
+    return composed

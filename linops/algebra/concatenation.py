@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
-from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import weakened
 from linops.algebra.complexify import complexify
+from linops.algebra.composition import flat_product
 from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
 from linops.algebra.placed import refuse_shares
 from linops.algebra.sums import added

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
+from linops.algebra.composition import Product
 from linops.algebra.norm import known_norm
-from linops.algebra.product import Product
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.diagonal import Diagonal
@@ -107,7 +107,8 @@ class Gram(LinearOperator):
         return self.product._input_range(axis, start, stop)
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        return self.product._block(axis, start, stop, padded)
+        block: LinearOperator | None = self.product._block(axis, start, stop, padded)
+        return block
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
         return self.product._columns(index, axes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from linops.algebra.arithmetic import as_operator, flat_product
+from linops.algebra.arithmetic import as_operator
 from linops.algebra.complexify import complexify
+from linops.algebra.composition import flat_product
 from linops.algebra.placed import meeting
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator

@@ -7,7 +7,7 @@ sums try `SUM_RULES`, multiples `SCALE_RULES`; a composition is simplified as it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from linops import arrays
@@ -17,29 +17,29 @@ from linops.elementary.identity import Cast, Identity, Zero
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 
-__all__ = ["PRODUCT_RULES", "SCALE_RULES", "SUM_RULES", "Rewrite", "simplify_pair"]
+__all__ = ["PRODUCT_RULES", "SCALE_RULES", "SUM_RULES", "Rewrite", "extend", "simplify_pair"]
 
-Rewrite = Callable[[LinearOperator, LinearOperator], LinearOperator | None]
+Rewrite = Callable[[Operator, Operator], Operator | None]
 
 
-def identity_on_the_left(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def identity_on_the_left(outer: Operator, inner: Operator) -> Operator | None:
     """`I @ A -> A`."""
     return inner if type(outer) is Identity else None
 
 
-def identity_on_the_right(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def identity_on_the_right(outer: Operator, inner: Operator) -> Operator | None:
     """`A @ I -> A`."""
     return outer if type(inner) is Identity else None
 
 
-def zero_factor(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
-    """`0 @ A -> 0` and `A @ 0 -> 0`."""
-    if type(outer) is Zero or type(inner) is Zero:
+def zero_factor(outer: Operator, inner: Operator) -> Operator | None:
+    """`0 @ A -> 0`, and `A @ 0 -> 0` for a linear A."""
+    if type(outer) is Zero or (type(inner) is Zero and outer.linear):
         return Zero(inner.domain, outer.codomain)
     return None
 
 
-def diagonals(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def diagonals(outer: Operator, inner: Operator) -> Operator | None:
     """`Diagonal(a) @ Diagonal(b) -> Diagonal(a b)`."""
     if type(outer) is not Diagonal or type(inner) is not Diagonal:
         return None
@@ -52,17 +52,19 @@ def diagonals(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | 
     return Diagonal(a * b, inner.domain)  # type: ignore[arg-type]
 
 
-def unitary_pair(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def unitary_pair(outer: Operator, inner: Operator) -> Operator | None:
     """`U.H @ U -> I` and `U @ U.H -> I` for a unitary U."""
     # An adjoint that was never asked for is nobody's neighbour; this costs no tags.
     if outer is not inner and inner.__dict__.get("_cache_H") is not outer:
+        return None
+    if not isinstance(inner, LinearOperator):
         return None
     if "unitary" in inner.tags and outer is inner.H and outer.codomain == inner.domain:
         return Identity(inner.domain)
     return None
 
 
-def casts(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def casts(outer: Operator, inner: Operator) -> Operator | None:
     """Two changes of precision become one where the middle one is the finest."""
     if type(outer) is not Cast or type(inner) is not Cast:
         return None
@@ -84,14 +86,14 @@ PRODUCT_RULES: tuple[Rewrite, ...] = (
 )
 
 
-def zero_term(a: LinearOperator, b: LinearOperator) -> LinearOperator | None:
+def zero_term(a: Operator, b: Operator) -> Operator | None:
     """`A + 0 -> A`."""
     if type(a) is Zero:
         return b
     return a if type(b) is Zero else None
 
 
-def diagonal_terms(a: LinearOperator, b: LinearOperator) -> LinearOperator | None:
+def diagonal_terms(a: Operator, b: Operator) -> Operator | None:
     """`Diagonal(a) + Diagonal(b) -> Diagonal(a + b)`."""
     if type(a) is not Diagonal or type(b) is not Diagonal:
         return None
@@ -120,9 +122,23 @@ def zero_times(scalar: Any, operator: Operator) -> Operator | None:
 SCALE_RULES: tuple[Callable[[Any, Operator], Operator | None], ...] = (one_times, zero_times)
 
 
-def simplify_pair(
-    rules: tuple[Rewrite, ...], a: LinearOperator, b: LinearOperator
-) -> LinearOperator | None:
+def extend(terms: list[Any], more: Sequence[Any], rules: tuple[Rewrite, ...]) -> None:
+    """Extend `terms`, simplified already, by `more`, rewritten from where the two meet."""
+    for k, term in enumerate(more):
+        current, met = term, False
+        while terms:
+            found = simplify_pair(rules, terms[-1], current)
+            if found is None:
+                break
+            terms.pop()
+            current, met = found, True
+        terms.append(current)
+        if not met and len(terms) > 1:
+            terms += more[k + 1 :]
+            break
+
+
+def simplify_pair(rules: tuple[Rewrite, ...], a: Operator, b: Operator) -> Operator | None:
     """The first rewrite that applies to the pair, or None."""
     for rule in rules:
         found = rule(a, b)

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from linops import arrays
-from linops.algebra.arithmetic import as_operator, flat_product
+from linops.algebra.arithmetic import as_operator
 from linops.algebra.complexify import complexify
+from linops.algebra.composition import flat_product
 from linops.algebra.frames import lifted
 from linops.algebra.members import as_tuple
 from linops.algebra.sums import added

@@ -191,7 +191,7 @@ class Convolve(LinearOperator):
             block = self._changed(_reshape(domain, shape))
             if not padded:
                 return block
-            from linops.algebra.product import Product
+            from linops.algebra.composition import Product
             from linops.elementary.plane_windows import PlaneMask
 
             return Product([PlaneMask(block.codomain, [(0, i)], -start, n - start), block])

@@ -169,7 +169,7 @@ class Interpolate(LinearOperator):
         return start + lead - halo, stop + lead + halo
 
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> LinearOperator | None:
-        from linops.algebra.product import Product
+        from linops.algebra.composition import Product
 
         left = [a.name for a in self.rule.domain[0]]
         right = [a.name for a in self.rule.codomain[0]]
@@ -207,7 +207,7 @@ class Interpolate(LinearOperator):
         self, i: int, j: int, start: int, stop: int, padded: bool
     ) -> LinearOperator | None:
         """The block of a displacement with a reach: its own planes and their halo."""
-        from linops.algebra.product import Product
+        from linops.algebra.composition import Product
 
         k, n = self._numbers.index(i), self.codomain.shape[j]
         if self._lead[k] or self.domain.shape[i] != n:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from linops import arguments
+from linops.algebra.composition import Product
 from linops.algebra.kron import kron
-from linops.algebra.product import Product
 from linops.elementary.axes import axis_numbers, numbered, resized_one
 from linops.elementary.convolve import Convolve
 from linops.elementary.crop_pad import Crop, Pad

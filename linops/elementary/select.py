@@ -241,7 +241,7 @@ def _block_of(
     block = cls(resized(space, cuts, stop - start), index, operator._axes)
     if not padded or number in operator._axes:
         return block  # type: ignore[no-any-return]
-    from linops.algebra.product import Product
+    from linops.algebra.composition import Product
 
     members = operator.rule.codomain
     where = [(0, p) for p, a in enumerate(members[0]) if a.name == axis]

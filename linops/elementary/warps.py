@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from linops import arrays
-from linops.algebra.product import Product
+from linops.algebra.composition import Product
 from linops.arrays import Array
 from linops.elementary.axes import axis_numbers, numbered
 from linops.elementary.interpolate import Interpolate

@@ -1,5 +1,6 @@
 """Functionals: maps to the real numbers with gradients, proximal maps and surrogates."""
 
+from linops.functionals import combined as combined  # declares sums and multiples of functionals
 from linops.functionals.balls import Ball, Linf, Simplex
 from linops.functionals.concave import L0, Cauchy, GemanMcClure, LogSum, Lp
 from linops.functionals.conjugate import infimal_convolution, moreau_envelope

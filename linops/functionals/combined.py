@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linops import arrays
-from linops.algebra import nonlinear
 from linops.algebra.arithmetic import add, scale
 from linops.algebra.scaled import Scaled, is_complex
 from linops.algebra.sums import Sum
@@ -156,7 +155,7 @@ class ShiftedFunctional(Functional):
         return Cost.chained([self.base.cost(), self.translation.cost()])
 
     def _make_gradient(self) -> Operator:
-        return nonlinear.composed(self.base.gradient, self.translation)
+        return self.base.gradient @ self.translation  # type: ignore[no-any-return]
 
     def _prox(self, x: Any, step: Any) -> Any:
         """`shift + prox_base(x - shift)`."""

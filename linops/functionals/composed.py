@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from linops import arrays
-from linops.algebra import nonlinear
-from linops.algebra.arithmetic import as_operator, matmul, scale
-from linops.algebra.blocks import extent_of
-from linops.algebra.placed import chained
-from linops.algebra.product import Product
+from linops.algebra.composition import Composition, Product
 from linops.algebra.scaled import ScaledLinear
 from linops.cost import Cost
 from linops.elementary.crop_pad import Crop
-from linops.elementary.identity import Cast, Identity
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
-from linops.errors import DTypeError, ShapeError
-from linops.functionals.combined import ScaledFunctional
 from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import Link, positions, product_links, product_rule
+from linops.relations import Link, extent_of, positions, product_links, product_rule
 from linops.rule import Axis, Relation, Rule
 
-__all__ = ["ComposedFunctional", "composed"]
+__all__ = ["ComposedFunctional"]
 
 
-class ComposedFunctional(Functional):
+class ComposedFunctional(Functional, Composition, final=True):
     """`x -> outer(inner(x))`.
 
     The gradient is `J.H gradient(inner(x))`, with the Jacobian J of the inner operator; for a
@@ -37,11 +31,22 @@ class ComposedFunctional(Functional):
     of the identity.
     """
 
-    def __init__(self, outer: Functional, inner: Operator) -> None:
-        super().__init__(inner.domain, name=f"{outer.name} @ {inner.name}")
-        self.outer = outer
-        self.inner = inner
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        outer, *rest = terms
+        inner: Operator = Composition.of(rest)
+        Operator.__init__(self, inner.domain, outer.codomain, name=f"{outer.name} @ {inner.name}")
+        self.terms = outer, inner
         self.batched = inner.linear
+
+    @property
+    def outer(self) -> Functional:
+        """The functional."""
+        return self.terms[0]  # type: ignore[no-any-return]
+
+    @property
+    def inner(self) -> Operator:
+        """The operator inside of it."""
+        return self.terms[1]  # type: ignore[no-any-return]
 
     def surrogate(self, x: Any) -> LinearOperator:
         if not isinstance(self.inner, LinearOperator):
@@ -56,7 +61,7 @@ class ComposedFunctional(Functional):
         return self.outer(self.inner(x))
 
     def _cost(self) -> Cost:
-        return Cost.chained([self.outer.cost(), self.inner.cost()])
+        return Composition._cost(self)
 
     def _gradient_cost(self) -> Cost:
         # The Jacobian of a map that is not linear costs about as much as the map.
@@ -65,7 +70,7 @@ class ComposedFunctional(Functional):
 
     def _make_gradient(self) -> Operator:
         if isinstance(self.inner, LinearOperator):
-            return nonlinear.composed(self.inner.H, self.outer.gradient, self.inner)
+            return self.inner.H @ self.outer.gradient @ self.inner  # type: ignore[no-any-return]
         return super()._make_gradient()
 
     def _gradient(self, x: Any) -> Any:
@@ -86,7 +91,7 @@ class ComposedFunctional(Functional):
 
     def _links(self) -> list[Link]:
         """The axes of the domain that are aligned through the operator and contracted after it."""
-        rules = [self.outer.rule, self.inner.rule]
+        rules = [term.rule for term in self.terms]
         found = []
         for link in product_links(rules):
             outer, inner = link.names
@@ -106,23 +111,12 @@ class ComposedFunctional(Functional):
 
     def _derive_rule(self) -> Rule:
         halos = {str(link.names[1]): link.halo for link in self._links()}
-        rule = product_rule([self.outer.rule, self.inner.rule])
+        rule = product_rule([term.rule for term in self.terms])
         domain = tuple(
             tuple(Axis(one.name, halos.get(one.name, 0), splits=one.name in halos) for one in row)
             for row in rule.domain
         )
         return Rule(domain, rule.codomain)
-
-    def _block(self, axis: str, start: int, stop: int, padded: bool) -> Operator | None:
-        link = next(link for link in self._links() if link.names[1] == axis)
-        outer, name = str(link.names[0]), str(link.names[1])
-        block: Any = self.outer.block(outer, start, stop, padded)
-        halo = self.outer.rule.halo(outer)
-        lo, hi = start - halo, stop + halo
-        if not padded:
-            n = extent_of(self.inner.domain, self.inner.rule.domain, name)
-            lo, hi = max(lo, 0), min(hi, n)
-        return block @ self.inner.block(name, lo, hi, padded)  # type: ignore[no-any-return]
 
     def _gradient_rule(self) -> Rule:
         # Of a nonlinear operator: what another plane's term needs is beyond one halo.
@@ -140,36 +134,6 @@ class ComposedFunctional(Functional):
         n = extent_of(self.domain, self.rule.domain, axis)
         mask = PlaneMask(block.domain, cuts, -start, n - start, bare(self.rule.domain))
         return mask @ block.gradient  # type: ignore[no-any-return]
-
-
-def composed(outer: Functional, inner: Any) -> Any:
-    """`outer @ inner`: factors move outwards, inner operators merge, identities vanish."""
-    if arrays.is_array(inner) and not (inner.ndim == 2 and outer.domain.shape == inner.shape[:1]):
-        raise TypeError(
-            f"{outer.name} is applied as a function, f(x); '@' composes it with an operator"
-        )
-    if not isinstance(inner, Operator):
-        inner = as_operator(inner)
-    if outer.domain.shape != inner.codomain.shape:
-        raise ShapeError(
-            f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
-            f"{inner.name} gives {inner.codomain}"
-        )
-    outer, inner = chained(outer, inner)
-    if isinstance(inner, Identity) and inner.domain.dtype == outer.domain.dtype:
-        return outer
-    if isinstance(outer, ScaledFunctional):
-        return scale(outer.scalar, composed(outer.base, inner))
-    if isinstance(outer, ComposedFunctional):
-        return composed(outer.outer, matmul(outer.inner, inner))
-    if outer.domain.dtype != inner.codomain.dtype:
-        if inner.codomain.is_complex != outer.domain.is_complex:
-            raise DTypeError(
-                f"{outer.name} takes {outer.domain}, {inner.name} gives {inner.codomain}: build "
-                "the functional on that space"
-            )
-        inner = matmul(Cast(inner.codomain, outer.domain), inner)
-    return ComposedFunctional(outer, inner)
 
 
 def _tightness(operator: Operator) -> Any:

@@ -174,13 +174,6 @@ class Functional(Operator):
 
         return ShiftedFunctional(self, shift)
 
-    # --- arithmetic ----------------------------------------------------------------------
-
-    def __matmul__(self, inner: Any) -> Any:
-        from linops.functionals.composed import composed
-
-        return composed(self, inner)
-
     # --- hooks -------------------------------------------------------------------------
 
     @abstractmethod

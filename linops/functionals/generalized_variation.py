@@ -112,4 +112,4 @@ class TotalGeneralizedVariation(ComposedFunctional):
         norms = [GroupL1(fields, 0), GroupL1(E.codomain.members[0], 0)]
         sizes = (positive_number(first, "first"), positive_number(second, "second"))
         outer = separable([size * norm for size, norm in zip(sizes, norms, strict=True)])
-        super().__init__(outer, K)
+        super().__init__([outer, K])

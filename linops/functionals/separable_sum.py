@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from linops import arguments
-from linops.algebra.blocks import extent_of
 from linops.algebra.stacks import block_diagonal
 from linops.cost import Cost
 from linops.errors import ShapeError
 from linops.functionals.functional import Functional, plain
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import fresh_name
+from linops.relations import extent_of, fresh_name
 from linops.rule import Axis, Member, Rule
 from linops.space import ProductSpace
 

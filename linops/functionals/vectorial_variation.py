@@ -7,7 +7,6 @@ total variation (Blomgren, Chan, 1998), its nuclear norm favours gradients that 
 
 from __future__ import annotations
 
-from linops.algebra.arithmetic import flat_product
 from linops.algebra.frames import Repeat
 from linops.elementary.axes import axis_number
 from linops.elementary.shape import Reshape, Transpose
@@ -72,4 +71,4 @@ class VectorialTotalVariation(ComposedFunctional):
             names = matrices.axes and ("entry", *matrices.axes[2:])
             terms.insert(0, Reshape(matrices, (channels * components, *places), names))
             outer = GroupL1(terms[0].codomain.members[0], 0)
-        super().__init__(outer, flat_product(terms))
+        super().__init__([outer, *terms])

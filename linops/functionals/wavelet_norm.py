@@ -61,4 +61,4 @@ class WaveletL1(ComposedFunctional):
             counted = np.ones(W.codomain.shape, real_of(space.dtype))
             counted[W.means] = 0
             weights = weights * counted
-        super().__init__(L1(W.codomain, weights), W)
+        super().__init__([L1(W.codomain, weights), W])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import arrays
-from linops.algebra.product import Product
+from linops.algebra.composition import Product
 from linops.algebra.scaled import ScaledLinear
 from linops.algebra.sums import LinearSum
 from linops.arrays import Array

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from linops import memory, numeric
-from linops.algebra.blocks import axis_name, extent, extent_of, has_block, runs_whole
+from linops.algebra.blocks import axis_name, extent, has_block, runs_whole
 from linops.algebra.stacks import BlockDiagonal, VStack
 from linops.errors import ShapeError
 from linops.operator import Operator
-from linops.relations import positions
+from linops.relations import extent_of, positions
 from linops.rule import Relation
 from linops.space import AnySpace
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from linops.algebra.blocks import extent, extent_of
+from linops.algebra.blocks import extent
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.relations import positions
+from linops.relations import extent_of, positions
 from linops.rule import Relation, Rule
 from linops.space import ProductSpace
 from linops.structure import structure

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
-from linops.algebra.arithmetic import flat_product
 from linops.algebra.blocks import extent
+from linops.algebra.composition import flat_product
 from linops.algebra.concatenation import Concatenation
 from linops.arrays import Array
 from linops.cost import bytes_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import geometries as ge
-from linops.algebra.arithmetic import flat_product
+from linops.algebra.composition import flat_product
 from linops.errors import GeometryError, ShapeError
 from linops.stores import ArrayStore
 from linops.testing import check_operator

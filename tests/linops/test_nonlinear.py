@@ -104,3 +104,19 @@ def test_misuse_is_explained() -> None:
         2j * exp
     with pytest.raises(lo.errors.ShapeError, match="expects"):
         exp(np.zeros((5, 4)))
+
+
+def test_what_passes_its_input_through_shares_no_memory_inside_of_a_composition() -> None:
+    class Same(lo.Operator):
+        def __init__(self) -> None:
+            super().__init__(SPACE, SPACE, rule="y x -> y x")
+
+        def _apply(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+    pad = lo.Pad(SPACE, {"y": (0, 0)})
+    for operator in (Same(), lo.Flip(SPACE, "y") @ Same(), pad, pad.H @ pad, pad.gram()):
+        x = SPACE.random(0)
+        kept = x.copy()
+        operator(x)[...] = 7
+        np.testing.assert_array_equal(x, kept)
