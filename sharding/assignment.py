@@ -72,7 +72,7 @@ class Constraint:
     allowed: Callable[[Operator, Option], bool]
     entries: tuple[State, ...] | None = None
     exits: tuple[State, ...] | None = None
-    ends: Callable[[int], set[int]] | None = None
+    ends: Callable[[int], set[int] | None] | None = None
     mirrored: bool = False
     padded: bool = False
 
@@ -236,11 +236,12 @@ class _Walk:
     def _free(self, edge: int, taken: Sequence[State]) -> tuple[State, ...]:
         axes = {_axis(state) for state in taken}
         shape = self.graph.edges[edge].shape
-        if self.constraint.ends is None:
+        bound = None if self.constraint.ends is None else self.constraint.ends(edge)
+        if bound is None:
             cuts = [Sharded(a) for a, n in enumerate(shape) if a not in axes and n > 1]
             return (REPLICATED, *cuts)
-        bound = self.constraint.ends(edge) - axes if self.n > 1 else ()
-        return tuple(map(Sharded, sorted(bound))) or (REPLICATED,)
+        own = sorted(bound - axes) if self.n > 1 else ()
+        return tuple(map(Sharded, own)) or (REPLICATED,)
 
     # --- what it costs ----------------------------------------------------------------------
 

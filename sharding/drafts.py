@@ -60,7 +60,7 @@ def draft(
     PlacementError
         Where no way of running the leaves joins the states that are asked for.
     """
-    request = request or Request(("batch",) if mesh.by_batch else (), {})
+    request = request or Request(("batch",) if mesh.by_batch else ())
     graph = graph or flatten(operator)
     decided: list[tuple[Assignment, int]] = []
     for m, n in enumerate(mesh.shape):
@@ -77,7 +77,7 @@ def draft(
             allowed,
             None if entries is None else tuple(states[m] for states in entries),
             None if exits is None else tuple(states[m] for states in exits),
-            partial(request.ends, m, graph) if request.names else None,
+            None if request.free else partial(request.ends, m, graph),
             "self_adjoint" in operator.tags,
             family(mesh.devices[0]) == "jax",
         )

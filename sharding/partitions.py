@@ -1,14 +1,15 @@
 """What `partition=` asks for: names of axes, one for each mesh axis, checked against the leaves.
 
 Names are those of the leaves' rules, inner edges included, or of their spaces. A name binds its
-mesh axis wherever a leaf has it; elsewhere the planner is free.
+mesh axis wherever a leaf has it; elsewhere the planner is free. A side each binds the elements of
+domain and codomain alone, and the planner is free in between.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from linops.errors import PlacementError
@@ -17,15 +18,29 @@ from linops.rule import Relation
 from sharding.graph import Graph
 from sharding.options import Option, options
 
-__all__ = ["Request", "near_square", "request"]
+__all__ = ["SIDES", "Request", "near_square", "request"]
+
+SIDES = ("domain", "codomain")
 
 
 @dataclass(frozen=True)
 class Request:
-    """Names of the mesh axes and their devices; empty where everything is free."""
+    """Names of the mesh axes and their devices; empty where everything is free.
 
-    names: tuple[str, ...]
-    sizes: Mapping[str, int]
+    `sides` has for the domain, and the codomain, the axis along which elements are cut: a name or
+    a number, None for copies; a side that is left out is free. `shares` asks for shares of all
+    elements, along whatever axis.
+    """
+
+    names: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    sides: Mapping[str, str | int | None] = field(default_factory=dict)
+    shares: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is asked for."""
+        return not (self.names or self.sides or self.shares)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,20 +61,15 @@ class Request:
         }
         return way.cut not in others
 
-    def ends(self, m: int, graph: Graph, edge: int) -> set[int]:
+    def ends(self, m: int, graph: Graph, edge: int) -> set[int] | None:
         """The array axes of an input or output of the name of mesh axis `m`: it is cut along one
-        of them, and what has no such axis has a copy on every device."""
-        alike, found = _added(graph, edge), set()
-        for node in graph.nodes:
-            if node.operator is None:
-                continue
-            names = _named(node.operator, self.names[m])
-            rule = node.operator.rule
-            for edges, members in ((node.inputs, rule.domain), (node.outputs, rule.codomain)):
-                for k, row in zip(edges, members, strict=True):
-                    if k in alike:
-                        found |= {p for p, axis in enumerate(row) if axis.name in names}
-        return found
+        of them, and what has no such axis has a copy on every device. None where it is free."""
+        if self.shares:
+            return {axis for axis, n in enumerate(graph.edges[edge].shape) if n > 1}
+        if self.names:
+            return _axes_called(self.names[m], graph, edge)
+        side = "domain" if edge in graph.inputs else "codomain"
+        return _axes_called(self.sides[side], graph, edge) if side in self.sides else None
 
 
 def request(graph: Graph, partition: Any, devices: int | None) -> Request:
@@ -73,14 +83,16 @@ def request(graph: Graph, partition: Any, devices: int | None) -> Request:
     """
     if isinstance(partition, str):
         if partition == "auto":
-            return Request((), {})
+            return Request()
         _check(graph, partition)
         return Request((partition,), {} if devices is None else {partition: devices})
     if not isinstance(partition, Mapping) or not 1 <= len(partition) <= 2:
         raise PlacementError(
-            f"partition is {partition!r}; it is 'auto', the name of an axis, or a mapping of one "
-            "or two names to numbers of devices"
+            f"partition is {partition!r}; it is 'auto', the name of an axis, a mapping of one or "
+            "two names to numbers of devices, or of 'domain' and 'codomain' to the name of an axis"
         )
+    if any(side in partition for side in SIDES):
+        return _by_sides(graph, partition)
     names = tuple(partition)
     for name in names:
         _check(graph, name)
@@ -92,6 +104,25 @@ def request(graph: Graph, partition: Any, devices: int | None) -> Request:
             f"that may be split: {_splittable(graph)}"
         )
     return Request(names, sizes)
+
+
+def _by_sides(graph: Graph, partition: Mapping[str, Any]) -> Request:
+    """The request of a mapping of `"domain"` and `"codomain"` to axes."""
+    ends = dict(zip(SIDES, (graph.inputs, graph.outputs), strict=True))
+    for side, axis in partition.items():
+        if side not in ends:
+            raise PlacementError(
+                f"partition {dict(partition)} names a side and the axis {side!r}; name sides alone "
+                "({'domain': 'z', 'codomain': 'view'}), or axes alone ({'view': 2, 'z': 3})"
+            )
+        if axis is None or any(_axes_called(axis, graph, edge) for edge in ends[side]):
+            continue
+        known = {own for edge in ends[side] for _, _, own in _leaf_axes(graph, edge)}
+        raise PlacementError(
+            f"partition: the {side} has no axis {axis!r} to cut; it has "
+            f"{', '.join(sorted(known)) or 'none'}, and None asks for copies"
+        )
+    return Request(sides=dict(partition))
 
 
 def near_square(n: int) -> tuple[int, int]:
@@ -136,6 +167,30 @@ def _check(graph: Graph, name: str) -> None:
                 f"{leaf.name} must not be split along {name!r}: its rule is '{leaf.rule}'; axes "
                 f"that may be split: {_splittable(graph)}"
             )
+
+
+def _axes_called(name: Any, graph: Graph, edge: int) -> set[int]:
+    """The array axes of an edge of that name, or number; none for None."""
+    ndim = graph.edges[edge].ndim
+    if isinstance(name, bool):
+        return set()
+    if hasattr(name, "__index__"):
+        return {int(name) % ndim} if -ndim <= int(name) < ndim else set()
+    return {axis for leaf, axis, own in _leaf_axes(graph, edge) if own in _named(leaf, name)}
+
+
+def _leaf_axes(graph: Graph, edge: int) -> Iterator[tuple[Operator, int, str]]:
+    """The leaves at an edge, and its axes in their rules, by number and name."""
+    alike = _added(graph, edge)
+    for node in graph.nodes:
+        if node.operator is None:
+            continue
+        rule = node.operator.rule
+        for edges, members in ((node.inputs, rule.domain), (node.outputs, rule.codomain)):
+            for k, row in zip(edges, members, strict=True):
+                if k in alike:
+                    for axis, entry in enumerate(row):
+                        yield node.operator, axis, entry.name
 
 
 def _added(graph: Graph, edge: int) -> set[int]:

@@ -32,7 +32,7 @@ def plan(
     A: Operator,
     devices: Any = None,
     executor: str = "auto",
-    partition: str | int | Mapping[str | int, int | None] = "auto",
+    partition: str | int | Mapping[Any, Any] = "auto",
     memory: float | None = None,
     chunks: Mapping[str | int, int] | None = None,
     batch: Sequence[int] = (),
@@ -54,7 +54,9 @@ def plan(
         `"auto"`, the name of an axis of a rule (`"view"`), a grid of two of them
         (`{"view": 2, "z": 3}`; None for a near-square factorisation), or `"batch"`: each device
         takes its share of the first leading axis. An axis may be given by its number, counted in
-        the codomain (in the domain of a functional).
+        the codomain (in the domain of a functional). `{"domain": "z", "codomain": "view"}` says
+        along which axis elements of each side are cut (None: copies; a side that is left out is
+        free), and leaves what happens in between to the price.
     memory
         Bytes that each device may hold; by default nine tenths of what is free. Leaves that choose
         the size of their temporaries take at most a quarter of it.
@@ -105,6 +107,8 @@ def plan(
 def _named(A: Operator, partition: Any) -> Any:
     """The partition with axes by name."""
     if isinstance(partition, Mapping):
+        if any(side in partition for side in partitions.SIDES):
+            return partition
         return {_axis(A, axis): parts for axis, parts in partition.items()}
     return _axis(A, partition)
 
@@ -131,7 +135,7 @@ def _chosen(
     A: Operator,
     devices: Any,
     available: tuple[Any, ...],
-    partition: str | Mapping[str, int | None],
+    partition: str | Mapping[str, Any],
     chunks: dict[str, int],
     settings: Settings,
 ) -> Plan:
@@ -160,7 +164,7 @@ def _chosen(
     else:
         counts = range(1, len(available) + 1) if free else [len(available)]
         plans = [drafted((count,), request.names or ("devices",)) for count in counts]
-        if not (request.names or settings.machine.shared):
+        if request.free and not settings.machine.shared:
             plans += [
                 drafted(shape, ("outer", "inner"))
                 for count in sorted({_best(plans, free).mesh.size, len(available)})
