@@ -66,7 +66,9 @@ class Operator(ABC):
 
     linear: ClassVar[bool] = False
     _kind: ClassVar[str] = "map"
-    # Which class of a family of nodes it makes with others of its kind (`linops.algebra.node`).
+    # Which class of a family of nodes it makes with others of its kind, and
+    _node: ClassVar[Any] = None
+    # of which family it is a node itself (`linops.algebra.node`).
     __array_ufunc__ = None
     __array_priority__ = 1e6
     batched: bool = False

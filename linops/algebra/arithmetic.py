@@ -14,7 +14,7 @@ import numpy as np
 from linops import arguments, arrays
 from linops.algebra import placed
 from linops.algebra.complexify import complexify
-from linops.algebra.composition import Composition, flat_product
+from linops.algebra.composition import Composition, Product, flat_product
 from linops.algebra.origins import watch
 from linops.algebra.rewrite import PRODUCT_RULES, SCALE_RULES, SUM_RULES, extend
 from linops.algebra.scaled import Scaled, ScaledLinear, as_scalar, is_complex, is_scalar
@@ -116,9 +116,12 @@ def compose(outer: Operator, inner: Operator) -> Any:
     if left._kind == "functional":
         # What stands inside of it stays one operator, with its adjoint and what it remembers.
         terms, more = terms[:1], [compose(terms[1], right) if terms[1:] else right]
-    extend(terms, casts, PRODUCT_RULES)
+    if casts:
+        extend(terms, casts, PRODUCT_RULES)
     extend(terms, more, PRODUCT_RULES)
-    product = Composition.of(terms)
+    product = (
+        Product(terms) if left.linear and right.linear and terms[1:] else Composition.of(terms)
+    )
     scalar = _scalar_product(a, b)
     return product if scalar is None else scale(scalar, product)
 
@@ -191,8 +194,11 @@ def scale(scalar: Any, operator: Operator) -> Any:
     if isinstance(operator, Scaled):
         if not (arrays.trainable(value) or arrays.trainable(operator.scalar)):
             return scale(value * operator.scalar, operator.base)
-    found = next((made for rule in SCALE_RULES if (made := rule(value, operator))), None)
-    return kind(value, operator) if found is None else found
+    for rule in SCALE_RULES:
+        found = rule(value, operator)
+        if found is not None:
+            return found
+    return kind(value, operator)
 
 
 def power(operator: Operator, exponent: Any) -> Any:
@@ -223,7 +229,7 @@ def _any_operator(value: Any) -> Operator:
 
 
 def _unscale(operator: Any, beside: Operator) -> tuple[Any, Any]:
-    if type(operator) not in Scaled._kinds.values():
+    if operator._node is not Scaled:
         return None, operator
     if operator._kind == "functional":
         return operator.scalar, operator.base

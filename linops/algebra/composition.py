@@ -53,8 +53,9 @@ class Composition(Node, family=True):
         if len(terms) == 1:
             return terms[0]
         kind = terms[0]._kind
-        if kind == LinearOperator._kind and len({term._kind for term in terms}) > 1:
-            kind = Operator._kind
+        for term in terms:
+            if kind == LinearOperator._kind and not term.linear:
+                kind = Operator._kind
         return cls._kinds[kind](terms)
 
     @cached_property

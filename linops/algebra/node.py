@@ -28,27 +28,32 @@ class Node(Operator):
     terms: tuple[Any, ...]
     batched = True
     _exact: ClassVar[bool] = True
+    _family: ClassVar[type[Any]]
     _kinds: ClassVar[dict[str, type[Any]]]
     # The classes of a family, by the kind of operator that they are.
 
     def __init_subclass__(cls, family: bool = False, final: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         if family:
-            cls._kinds = {}
+            cls._kinds, cls._family = {}, cls
+        cls._node = cls._family if final else None
         if final:
             cls._kinds[cls._kind] = cls
 
     @classmethod
     def of(cls, terms: Sequence[Any]) -> Any:
         """The node of these terms: linear, or a functional, where all of them are."""
-        kinds = {term._kind for term in terms}
-        return cls._kinds[kinds.pop() if len(kinds) == 1 else Operator._kind](terms)
+        kind = terms[0]._kind
+        for term in terms:
+            if term._kind != kind:
+                kind = Operator._kind
+        return cls._kinds[kind](terms)
 
     @classmethod
     def terms_in(cls, operator: Any) -> tuple[Any, ...]:
         """The terms of a node of this family; of anything else, classes derived from such nodes
         among them, the operator itself."""
-        return operator.terms if type(operator) in cls._kinds.values() else (operator,)
+        return operator.terms if operator._node is cls else (operator,)
 
     @cached_property
     def _functions(self) -> tuple[Callable[[Any], Any], ...]:
