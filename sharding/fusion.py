@@ -10,18 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from linops.algebra.arithmetic import compose
+from linops.algebra.composition import Composition
 from linops.algebra.sums import Sum
 from linops.operator import Operator
 from linops.rule import Relation
 from sharding.graph import Graph, GraphNode, flatten
 
-__all__ = ["merged", "with_whole_sums"]
+__all__ = ["in_strides", "merged", "with_whole_sums"]
 
 
 def with_whole_sums(operator: Operator, graph: Graph) -> Graph | None:
     """The graph with sums that are stencils kept whole; None where there are none."""
     found = flatten(operator, lambda part: isinstance(part, Sum) and _reaches(part))
     return found if len(found.nodes) < len(graph.nodes) else None
+
+
+def in_strides(operator: Operator, graph: Graph) -> Iterator[Graph]:
+    """The graphs in which several steps of a power of stencils exchange once, few steps first."""
+    if not any(map(_reaches, graph.leaves)):
+        return
+    for stride in (2, 3, 4, 6, 8):
+        found = flatten(operator, stride=stride)
+        steps = [leaf for leaf in found.leaves if isinstance(leaf, Composition)]
+        if not steps or not all(map(_reaches, steps)):
+            return
+        if len(found.nodes) < len(graph.nodes):
+            graph = found
+            yield found
 
 
 def merged(graph: Graph) -> Iterator[Graph]:
@@ -48,7 +63,4 @@ def merged(graph: Graph) -> Iterator[Graph]:
 def _reaches(operator: Operator) -> bool:
     """Whether it reads neighbouring planes of an axis that both sides share."""
     rule = operator.rule
-    return any(
-        rule.relation(name) is Relation.ALIGNED and rule.halo(name) and not rule.periodic(name)
-        for name in rule.names
-    )
+    return any(rule.relation(name) is Relation.ALIGNED and rule.halo(name) for name in rule.names)

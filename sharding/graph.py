@@ -6,11 +6,12 @@ rule is a leaf. Members of product spaces are edges of their own. Nothing here k
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linops.algebra.composition import Composition
+from linops.algebra.composition import Composition, flat_product
 from linops.algebra.gram import Gram
 from linops.algebra.scaled import Scaled
 from linops.algebra.stacks import BlockDiagonal, HStack, VStack
@@ -51,17 +52,22 @@ class Graph:
         return tuple(node.operator for node in self.nodes if node.operator is not None)
 
 
-def flatten(operator: Operator, atomic: Callable[[Operator], bool] | None = None) -> Graph:
-    """The graph of an operator or functional; what is `atomic` is not taken apart."""
-    builder = _Builder(atomic or (lambda _: False))
+def flatten(
+    operator: Operator, atomic: Callable[[Operator], bool] | None = None, stride: int = 1
+) -> Graph:
+    """The graph of an operator or functional; what is `atomic` is not taken apart.
+
+    With a `stride` up to so many steps of a power, which could be taken apart, are one leaf.
+    """
+    builder = _Builder(atomic or (lambda _: False), stride)
     inputs = [builder.edge(space) for space in operator.domain.members]
     outputs = builder.trace(operator, tuple(inputs))
     return Graph(tuple(builder.edges), tuple(builder.nodes), tuple(inputs), outputs)
 
 
 class _Builder:
-    def __init__(self, atomic: Callable[[Operator], bool]) -> None:
-        self.atomic = atomic
+    def __init__(self, atomic: Callable[[Operator], bool], stride: int) -> None:
+        self.atomic, self.stride = atomic, stride
         self.edges: list[Space] = []
         self.nodes: list[GraphNode] = []
         self._seen: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
@@ -80,8 +86,14 @@ class _Builder:
         if _is_node(operator) and self.atomic(operator):
             return self._leaf(operator, ins)
         if isinstance(operator, Composition):
-            for term in reversed(operator.terms):
-                ins = self.trace(term, ins)
+            terms = list(operator.terms)
+            while terms:
+                step = _repeated(terms, self.stride)
+                if step:
+                    ins = self._leaf(flat_product(step), ins)
+                else:
+                    ins = self.trace(terms[-1], ins)
+                del terms[-(len(step) or 1) :]
             return ins
         if isinstance(operator, Gram):
             return self.trace(operator.product, ins)
@@ -121,6 +133,9 @@ class _Builder:
         return tuple(outs)
 
 
+_FACTORS = 4
+"""The most factors of a step of which powers are known again."""
+
 _NODES = (
     Composition,
     Gram,
@@ -135,6 +150,15 @@ def _is_node(operator: Any) -> bool:
     if isinstance(operator, Scaled):
         return _is_node(operator.base)
     return isinstance(operator, _NODES)
+
+
+def _repeated(terms: Sequence[Operator], most: int) -> list[Operator]:
+    """The last factors of a product where they are equal steps, `most` steps of them."""
+    for count, size in itertools.product(range(most, 1, -1), range(1, _FACTORS + 1)):
+        step, last = list(terms[-size:]), list(terms[-size * count :])
+        if last == step * count and any(map(_is_node, step)):
+            return last
+    return []
 
 
 def _dealt(

@@ -203,6 +203,11 @@ def _cheapest(
     summed = fusion.with_whole_sums(operator, graph)
     if summed is not None:
         best = min(best, draft(operator, mesh, settings, request, summed), key=lambda p: p.seconds)
+    for strided in fusion.in_strides(operator, graph):
+        together = draft(operator, mesh, settings, request, strided)
+        if together.seconds >= best.seconds:
+            break
+        best = together
     improved = True
     while improved:
         improved = False

@@ -280,6 +280,12 @@ def _exchanged(owned: Value, wide: Value, m: int, mesh: tuple[int, ...]) -> int:
     for i in range(n):
         first, last = real_range(extent, n, i)
         lo, hi = window.planes(i, extent)
-        planes += sum(not first <= p % extent < last for p in range(lo, hi)) if extent else 0
+        if extent:
+
+            def own(end: int, first: int = first, count: int = last - first) -> int:
+                # Planes before `end` that are its own, however often the axis wraps.
+                return end // extent * count + min(max(end % extent - first, 0), count)
+
+            planes += hi - lo - (own(hi) - own(lo))
     shape = [s for a, s in enumerate(owned.local_shape(mesh)) if a != window.axis]
     return groups * planes * math.prod(shape) * owned.space.dtype.itemsize

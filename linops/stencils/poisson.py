@@ -91,7 +91,7 @@ class PoissonSolve(LinearOperator):
             if kind is None or (kind == "dst1" and order > 2):
                 raise ValueError(
                     f"PoissonSolve: no fast transform diagonalises the Laplacian of order {order} "
-                    f"with the boundary {pair}; solve with solvers.cg, or take 'odd' or 'even'"
+                    f"with the boundary {pair}; solve with solvers.cgls, or take 'odd' or 'even'"
                 )
             kinds.append(kind)
         names = space.axes or tuple(f"axis{i}" for i in range(space.ndim))

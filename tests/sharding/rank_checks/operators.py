@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 import linops as lo
 from geometries import Projector
 from linops import functionals as fn
+from linops import stencils
 from rank_checks.register import assert_close, check, grids, line_space, plan, projector, put
 from sharding.states import real_range
 from sharding.testing import check_placement
@@ -78,6 +79,10 @@ def stencils_of_any_reach_on_any_size(rank: int, world: int) -> None:
         _compares(G, partition="z")
         _compares(G.gram(), partition="z")
     _compares(compositions.diffusion(line_space(7), 2), partition="z")
+    for boundary in ("periodic", "odd") if world == 2 else ("even",):
+        _compares(stencils.Laplacian(line_space(7), 8, boundary), partition="z")
+        wave = stencils.AcousticWave(line_space(7), 1.0, 0.5, 2, boundary)
+        _compares(wave**3, partition="z")
 
 
 @check
