@@ -20,6 +20,17 @@ for _flag, _value in (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Programs that JAX compiles are kept for the next run, as Numba keeps its own: XLA is half of the
+# time of most tests of JAX. An entry is found by the program, its options and the versions, so that
+# a change in the code is a new entry. `make clean` takes the folder away. XLA logs of what it loads
+# that the machine lacks "prefer-no-gather", a preference of its own and no instruction.
+_COMPILED = Path(__file__).resolve().parent.parent / ".pytest_cache" / "xla"
+if os.access(_COMPILED.parent.parent, os.W_OK):
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # kernels compile in the first example
 settings.register_profile(
     "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_SLOW
