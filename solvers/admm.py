@@ -97,7 +97,7 @@ def admm(
     spaces = [K.codomain for K in operators]
     names = [f"{kind}{i}" for i in range(len(pairs)) for kind in ("z", "u")]
     kept = [space for space in spaces for _ in range(2)]
-    run.keeps(x=space, rho=None, **dict(zip(names, kept, strict=True)))
+    run.keep_state(x=space, rho=None, **dict(zip(names, kept, strict=True)))
     if run.restored is None:
         x = run.x
         zs = [K @ x for K in operators]
@@ -106,7 +106,6 @@ def admm(
         x, rho = run.restored["x"], float(run.restored["rho"])
         zs = [run.restored[f"z{i}"] for i in range(len(pairs))]
         us = [run.restored[f"u{i}"] for i in range(len(pairs))]
-        run.x = x
         run.begin(run.history[-1], run.history[1] if len(run.history) > 1 else run.history[0])
     origin = zeros(space, run.batch, x)
     shift: Any = None
@@ -178,7 +177,6 @@ def admm(
         run.record(np.hypot(primal, dual), x, snapshot, record)
     if not run.history:
         run.begin(np.zeros(run.batch))
-    run.x = x
     return run.result()
 
 

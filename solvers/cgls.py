@@ -91,18 +91,15 @@ def cgls(
     )
     square = np.asarray(damp * damp) if damp else None
     rows, columns = A.codomain, A.domain
-    run.keeps(x=columns, r=rows, p=columns, g=None)
+    run.keep_state(x=columns, r=rows, p=columns, g=None)
     if run.restored is None:
-        x = run.x
-        r = subtract(run.y, A @ x) if run.started else run.y
-        rr, yy = products((rows, r, r), (rows, run.y, run.y))
-        run.begin(np.sqrt(rr), np.sqrt(yy))
+        x, r = run.x, run.first_residual()
+        run.begin_at(r)
         p = _normal(A, x, r, square) if run.going else x
         (g,) = products((columns, p, p))
     else:
         x, r, p = (run.restored[name] for name in ("x", "r", "p"))
         g = np.asarray(run.restored["g"], np.float64)
-        run.x = x
         run.begin(run.history[-1])
     bound = np.zeros(run.batch)
     if normal_rtol and run.going:
@@ -154,7 +151,6 @@ def cgls(
         p, g = following, turned
         small = (np.sqrt(g) <= bound, LEAST_SQUARES_REACHED) if normal_rtol else None
         run.record(np.sqrt(rr), x, snapshot, ended=small)
-    run.x = x
     return run.result()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from linops import arrays, numeric
 from linops.progress import bar
+from linops.space import Space
 
 __all__ = [
     "bar",
@@ -20,6 +21,8 @@ __all__ = [
     "non_negative",
     "positive",
     "positive_count",
+    "positive_or_none",
+    "require_real_arrays",
     "whole",
 ]
 
@@ -42,6 +45,19 @@ def non_negative(name: str, value: Any) -> float:
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float > 0."""
     return numeric.positive(name, value)
+
+
+def positive_or_none(name: str, value: Any) -> float | None:
+    """As `positive`; None stays, for what the solver finds by itself."""
+    return None if value is None else positive(name, value)
+
+
+def require_real_arrays(A: Any, name: str) -> None:
+    """Raise unless A maps a real array to a real array."""
+    if not (isinstance(A.domain, Space) and isinstance(A.codomain, Space)):
+        raise ValueError(f"{name} takes an operator between single arrays; stack terms by concat")
+    if A.domain.is_complex or A.codomain.is_complex:
+        raise ValueError(f"{name} wants real values, got {A.domain} -> {A.codomain}")
 
 
 def bounds_pair(bounds: Any) -> tuple[float | None, float | None]:

@@ -32,6 +32,7 @@ __all__ = [
     "narrow",
     "products",
     "ratio",
+    "refuse_traced",
     "require_finite",
     "require_sums",
     "scale",
@@ -89,6 +90,18 @@ def admit(x: Any, space: AnySpace, name: str, like: Any = None) -> Any:
         # What stands in the padding of placed measurements is nobody's data.
         copies.append(member.home.clear_padding(member.home.adopt(part)))
     return tuple(copies) if isinstance(space, ProductSpace) else copies[0]
+
+
+def refuse_traced(name: str, y: Any) -> None:
+    """Raise where the measurements are traced, and say what can be differentiated instead."""
+    if any(map(arrays.is_traced, y if isinstance(y, tuple) else (y,))):
+        raise DTypeError(
+            f"{name}: y is traced by JAX, and a solver decides on the host by its values: call "
+            f"{name} outside of jit, grad and vmap (it compiles its iterations itself; batch axes "
+            "are solved side by side). For a derivative with respect to y, write the iterations "
+            "out with A @ x and A.H @ r, which JAX and torch differentiate: 20 steps of "
+            "x = x + step * (A.H @ (y - A @ x)), say"
+        )
 
 
 def require_finite(x: Any, name: str) -> None:

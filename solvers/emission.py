@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
-from linops.space import Space
+from solvers.controls import require_real_arrays
 from solvers.elements import admit, choose, products, require_finite, subtract
 from solvers.loop import Solve
 from solvers.options import Controls, solver
@@ -100,10 +100,7 @@ def osem(
     SolverResult
         As of `mlem`; with more than one subset it need not converge, and the divergence may rise.
     """
-    if not (isinstance(A.domain, Space) and isinstance(A.codomain, Space)):
-        raise ValueError("mlem and osem take an operator between single arrays; stack by concat")
-    if A.domain.is_complex or A.codomain.is_complex:
-        raise ValueError(f"counts are real; {A.name} maps {A.domain} to {A.codomain}")
+    require_real_arrays(A, "osem (or mlem)")
     known = _background(A, background, counts)
     parts = cut_subsets(A, subsets, axis)
     name = "mlem" if len(parts) == 1 else "osem"
@@ -116,19 +113,14 @@ def osem(
         **controls,
     )  # fmt: skip
     _require_positive(run.y, "counts")
-    run.keeps(x=A.domain)
-    if run.restored is not None:
-        x = run.restored["x"]
-    else:
-        x = run.x
-        _require_positive(x, "x0")
+    run.keep_state(x=A.domain)
+    if run.restored is None:
+        _require_positive(run.x, "x0")
         if not run.started:
-            x = arrays.namespace(x).ones_like(x)
-    run.x = x
+            run.x = arrays.namespace(run.x).ones_like(run.x)
+    x = run.x
     mean = A @ x + known
-    r = subtract(run.y, mean)
-    rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    run.begin_at(subtract(run.y, mean))
     seen: list[Array] = []
     if run.going:
         for part in parts:
@@ -147,7 +139,6 @@ def osem(
         (rr,) = products((A.codomain, r, r))
         record = {"divergence": float(np.sum(_divergence(A.codomain, run.y, mean)))}
         run.record(np.sqrt(rr), x, lambda x=x: {"x": x}, record)  # type: ignore[misc]
-    run.x = x
     return run.result()
 
 

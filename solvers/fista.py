@@ -10,7 +10,7 @@ import numpy as np
 from linops import arrays
 from linops.functionals import Functional
 from solvers.compiled import iterate
-from solvers.controls import non_negative, positive
+from solvers.controls import non_negative, positive_or_none
 from solvers.elements import add_scaled, choose, each, products, subtract
 from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature, proximal
@@ -86,14 +86,13 @@ def fista(
     [2. 0. 0.]
     """
     mu = non_negative("strong_convexity", strong_convexity)
-    if step is not None:
-        step = positive("step", step)
+    step = positive_or_none("step", step)
     run = begin_minimization(
         "fista", f.domain, {"f": f, "g": g}, x0, iterations,
         {"step": step, "options": [bool(backtracking), bool(restart), mu]}, controls,
     )  # fmt: skip
     prior = None if g is None else f.domain.lower(g)
-    run.keeps(x=f.domain, z=f.domain, t=None, step=None)
+    run.keep_state(x=f.domain, z=f.domain, t=None, step=None)
     if run.restored is None:
         x = z = run.x
         t, length = np.ones(run.batch), step
@@ -106,7 +105,6 @@ def fista(
         t = np.asarray(run.restored["t"], np.float64)
         length = float(run.restored["step"])
         backtracking = backtracking or bool(run.histories.get("step"))
-        run.x = x
     residual = _mapping(f, prior, x, length)
     run.begin(residual, run.history[0] if run.history else residual)
     momentum = None
@@ -189,7 +187,6 @@ def _backtrack(
             return {"x": state[0], "z": state[1], "t": state[2], "step": np.asarray(length)}
 
         run.record(np.sqrt(measured[0]), x, snapshot, {"step": length})
-    run.x = x
     return run.result()
 
 

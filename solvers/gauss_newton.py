@@ -81,14 +81,12 @@ def gauss_newton(
     if run.batch:
         raise ValueError(f"gauss_newton takes no batch axes, got {run.batch}; solve one by one")
     rows, columns = N.codomain, N.domain
-    run.keeps(x=columns, mu=None)
+    run.keep_state(x=columns, mu=None)
     x = run.x
     if run.restored is not None:
-        x, mu = run.restored["x"], float(run.restored["mu"])
-        run.x = x
+        mu = float(run.restored["mu"])
     r = subtract(run.y, N(x))
-    rr, yy = products((rows, r, r), (rows, run.y, run.y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    rr = run.begin_at(r)
     J = None
     while run.going:
         if J is None:
@@ -112,5 +110,4 @@ def gauss_newton(
         else:
             mu = max(mu * _TIGHTEN, least)
         run.record(np.sqrt(rr), x, lambda x=x, mu=mu: {"x": x, "mu": np.asarray(mu)}, record)  # type: ignore[misc]
-    run.x = x
     return run.result()

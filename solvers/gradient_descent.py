@@ -8,7 +8,7 @@ import numpy as np
 
 from linops.functionals import Functional, LeastSquares
 from linops.linear_operator import LinearOperator
-from solvers.controls import bounds_pair, positive
+from solvers.controls import bounds_pair, positive_or_none
 from solvers.elements import (
     add_scaled,
     admit,
@@ -65,7 +65,7 @@ def gradient_descent(
     SolverResult
     """
     low, high = bounds_pair(bounds)
-    length = None if step is None else positive("step", step)
+    length = positive_or_none("step", step)
     run = begin_minimization(
         "gradient-descent", f.domain, {"f": f}, x0, iterations,
         {"step": length, "options": [bool(barzilai_borwein), low, high]}, controls,
@@ -112,7 +112,7 @@ def landweber(
     SolverResult
     """
     low, high = bounds_pair(bounds)
-    length = None if step is None else positive("step", step)
+    length = positive_or_none("step", step)
     W = None
     if weights is not None:
         W = admit(weights, A.codomain, "weights", like=y)
@@ -125,17 +125,15 @@ def landweber(
         **controls,
     )  # fmt: skip
     rows, columns = A.codomain, A.domain
-    run.keeps(x=columns, before=columns, slope=columns, step=None)
+    run.keep_state(x=columns, before=columns, slope=columns, step=None)
     if run.restored is None:
         x = before = run.x
         slope: Any = None
     else:
         x, before, slope = (run.restored[name] for name in ("x", "before", "slope"))
         length = float(np.max(run.restored["step"]))
-        run.x = x
-    r = subtract(run.y, A @ x)
-    rr, yy = products((rows, r, r), (rows, run.y, run.y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    r = run.first_residual()
+    run.begin_at(r)
     if length is None and run.going:
         norm = float((A.gram(W) if W is not None else A.gram()).norm())
         length = 1.0 / (_ROOM * norm) if norm else 1.0
@@ -155,7 +153,6 @@ def landweber(
             return {"x": x, "before": before, "slope": slope, "step": np.asarray(length)}
 
         run.record(np.sqrt(rr), x, snapshot)
-    run.x = x
     return run.result()
 
 
@@ -169,9 +166,9 @@ def _descend(
     high: float | None,
     f: Any,
 ) -> SolverResult:
-    run.keeps(x=space, before=space, slope=space, step=None)
+    run.keep_state(x=space, before=space, slope=space, step=None)
     if run.restored is None:
-        x = before = _within(run.x, low, high)
+        x = before = run.x = _within(run.x, low, high)
         if length is None:
             curvature = find_curvature(f, each(lambda part: part[(0,) * len(run.batch)], x))
             if not curvature:
@@ -184,7 +181,6 @@ def _descend(
     else:
         x, before, old = (run.restored[name] for name in ("x", "before", "slope"))
         length = float(run.restored["step"])
-        run.x = x
     slope = gradient(x)
     residual = _projected_norm(space, x, slope, length, low, high)
     run.begin(residual, run.history[0] if run.history else residual)
@@ -202,7 +198,6 @@ def _descend(
             return {"x": x, "before": before, "slope": old, "step": np.asarray(length)}
 
         run.record(residual, x, snapshot)
-    run.x = x
     return run.result()
 
 

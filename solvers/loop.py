@@ -16,7 +16,7 @@ import numpy as np
 
 from linops import arrays
 from linops.arguments import hold
-from linops.errors import CheckpointError, DTypeError
+from linops.errors import CheckpointError
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers import controls
@@ -28,19 +28,17 @@ from solvers.elements import (
     hand_back,
     hand_out,
     products,
+    refuse_traced,
     require_finite,
+    subtract,
     zeros,
 )
 from solvers.options import ranks_meet
-from solvers.result import (
-    CALLBACK_STOPPED,
-    LIMIT_REACHED,
-    RESIDUAL_REACHED,
-    SolverResult,
-)
+from solvers.result import CALLBACK_STOPPED, LIMIT_REACHED, RESIDUAL_REACHED, SolverResult
+from solvers.start import spread_start
 from solvers.together import agree, describe, same_answer
 
-__all__ = ["Solve", "refuse_traced"]
+__all__ = ["Solve"]
 
 
 class Solve:
@@ -130,7 +128,7 @@ class Solve:
         self.started = x0 is not None
         self.x = zeros(A.domain, self.batch, self.y)
         if x0 is not None:
-            self.x = self._start(x0)
+            self.x = spread_start(x0, A.domain, self.batch, self.y)
         self._checkpoints: Checkpointer | None = None
         self.restored: dict[str, Any] | None = None
         self._kept: dict[str, AnySpace] = {}
@@ -186,9 +184,10 @@ class Solve:
             count = next(due, count)
         return count
 
-    def keeps(self, **spaces: AnySpace | None) -> None:
-        """Say in which space each element of the state lives: files hold it whole, of the real
-        shape, and what was restored is put where the solve has it. None: numbers of the host."""
+    def keep_state(self, **spaces: AnySpace | None) -> None:
+        """Say in which space each element of the state lives, the solution as `x`: files hold it
+        whole, of the real shape, and what was restored is put where the solve has it. None:
+        numbers of the host."""
         self._kept = {name: space for name, space in spaces.items() if space is not None}
         if self.restored is None:
             return
@@ -203,6 +202,20 @@ class Solve:
             except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{self._restored_from} is damaged: {error}") from error
             self.restored[name] = space.home.adopt(self.restored[name])
+        self.x = self.restored["x"]
+
+    def first_residual(self) -> Any:
+        """`y - A x` at the start, the given or the restored one; y itself where that is zero."""
+        if not self.started and self.restored is None:
+            return self.y
+        return subtract(self.y, self.A @ self.x)
+
+    def begin_at(self, r: Any) -> np.ndarray:
+        """`begin` with the residual r of the start, up to its sign; `|r|^2`."""
+        rows = self.A.codomain
+        rr, yy = products((rows, r, r), (rows, self.y, self.y))
+        self.begin(np.sqrt(rr), np.sqrt(yy))
+        return rr
 
     def begin(self, residual: np.ndarray, norm: np.ndarray | None = None) -> None:
         """Take the residual norms of the start; `norm` is |y|, computed where it is not given."""
@@ -252,10 +265,9 @@ class Solve:
             self.stop(residual <= self.bound, RESIDUAL_REACHED, True)
         if ended is not None:
             self.stop(*ended, True)
-        if self._checkpoints is not None:
-            due = self._checkpoints.due(self.iteration) or not self.going
-            if due:
-                self._save(state)
+        kept = self._checkpoints
+        if kept is not None and (kept.due(self.iteration) or not self.going):
+            self._save(state)
         if self._bar is not None:
             self._bar.update()
             if not self.batch:
@@ -285,21 +297,6 @@ class Solve:
             reason=reasons if self.batch else reasons[0],
             histories=self.histories,
         )
-
-    def _start(self, x0: Any) -> Any:
-        x = admit(x0, self.A.domain, "x0", like=self.y)
-        given = batch_of(x, self.A.domain)
-        if given != self.batch:
-            if given:
-                raise ValueError(f"x0 has the batch axes {given}, y has {self.batch}")
-            spread = zeros(self.A.domain, self.batch, self.y)
-            x = (
-                tuple(a + b for a, b in zip(spread, x, strict=True))
-                if isinstance(x, tuple)
-                else spread + x
-            )
-        require_finite(x, "x0")
-        return x
 
     def _agree(
         self, failure: Exception | None, asked: Mapping[str, Any], settings: Mapping[str, Any]
@@ -394,18 +391,6 @@ class Solve:
         if saved.tolerances == self._tolerances:
             for members, reason, converged in ended:
                 self.stop(members, reason, converged)
-
-
-def refuse_traced(name: str, y: Any) -> None:
-    """Raise where the measurements are traced, and say what can be differentiated instead."""
-    if any(map(arrays.is_traced, y if isinstance(y, tuple) else (y,))):
-        raise DTypeError(
-            f"{name}: y is traced by JAX, and a solver decides on the host by its values: call "
-            f"{name} outside of jit, grad and vmap (it compiles its iterations itself; batch axes "
-            "are solved side by side). For a derivative with respect to y, write the iterations "
-            "out with A @ x and A.H @ r, which JAX and torch differentiate: 20 steps of "
-            "x = x + step * (A.H @ (y - A @ x)), say"
-        )
 
 
 def _only(batch: tuple[int, ...], index: list[int]) -> np.ndarray:

@@ -67,13 +67,10 @@ def lsmr(
         tolerances={"normal_rtol": limit}, **controls,
     )  # fmt: skip
     rows, columns = A.codomain, A.domain
-    run.keeps(x=columns, u=rows, v=columns, h=columns, hbar=columns, numbers=None)
+    run.keep_state(x=columns, u=rows, v=columns, h=columns, hbar=columns, numbers=None)
     if run.restored is None:
-        x = run.x
-        r = subtract(run.y, A @ x) if run.started else run.y
-        rr, yy = products((rows, r, r), (rows, run.y, run.y))
-        run.begin(np.sqrt(rr), np.sqrt(yy))
-        beta = np.sqrt(rr)
+        x, r = run.x, run.first_residual()
+        beta = np.sqrt(run.begin_at(r))
         u = _over(r, beta)
         v = A.H @ u
         alpha = np.sqrt(products((columns, v, v))[0])
@@ -83,7 +80,6 @@ def lsmr(
     else:
         x, u, v, h, hbar = (run.restored[name] for name in ("x", "u", "v", "h", "hbar"))
         n = _Numbers(np.asarray(run.restored["numbers"], np.float64).copy())
-        run.x = x
         run.begin(run.history[-1])
     run.stop(n["zetabar"] == 0, LEAST_SQUARES_REACHED, True)
     while run.going:
@@ -118,7 +114,6 @@ def lsmr(
         run.record(
             residual, x, snapshot, record, ended=(small | (normal == 0), LEAST_SQUARES_REACHED)
         )
-    run.x = x
     return run.result()
 
 

@@ -198,12 +198,9 @@ def _passes(
         },
         **controls,
     )  # fmt: skip
-    run.keeps(x=A.domain)
-    x = run.x if run.restored is None else run.restored["x"]
-    run.x = x
-    r = subtract(run.y, A @ x)
-    rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    run.keep_state(x=A.domain)
+    x = run.x
+    run.begin_at(run.first_residual())
     ones = arrays.namespace(x).ones_like(x[(0,) * len(run.batch)])
     weights = [weigh(part.A, ones) for part in parts] if run.going else []
     while run.going:
@@ -216,7 +213,6 @@ def _passes(
         r = subtract(run.y, A @ x)
         (rr,) = products((A.codomain, r, r))
         run.record(np.sqrt(rr), x, lambda x=x: {"x": x})  # type: ignore[misc]
-    run.x = x
     return run.result()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
-from solvers.controls import non_negative, positive
+from solvers.controls import non_negative, positive_or_none
 from solvers.elements import add_scaled, choose, products, scale, subtract, zeros
 from solvers.minimization import begin_minimization, proximal
 from solvers.options import Controls, solver
@@ -82,8 +82,7 @@ def pdhg(
     [0.5 0.5 3.5 3.5]
     """
     gamma = non_negative("strong_convexity", strong_convexity)
-    tau = None if tau is None else positive("tau", tau)
-    sigma = None if sigma is None else positive("sigma", sigma)
+    tau, sigma = positive_or_none("tau", tau), positive_or_none("sigma", sigma)
     run = begin_minimization(
         "pdhg", K.domain, {"K": K, "f": f, "g": g}, x0, iterations,
         {"steps": [tau, sigma], "options": [bool(adaptive), gamma]}, controls,
@@ -91,7 +90,7 @@ def pdhg(
     rows, columns = K.codomain, K.domain
     data: Any = rows.lower(f)
     prior: Any = None if g is None else columns.lower(g)
-    run.keeps(x=columns, p=rows, steps=None)
+    run.keep_state(x=columns, p=rows, steps=None)
     if run.restored is None:
         x = run.x
         p = zeros(rows, run.batch, x)
@@ -100,7 +99,6 @@ def pdhg(
     else:
         x, p = run.restored["x"], run.restored["p"]
         tau, sigma, balance = map(float, run.restored["steps"])
-        run.x = x
     image, back = K @ x, K.H @ p
     if run.restored is not None:
         run.begin(run.history[-1], run.history[1] if len(run.history) > 1 else run.history[0])
@@ -139,7 +137,6 @@ def pdhg(
         run.record(residual, x, snapshot, record)
     if not run.history:
         run.begin(np.zeros(run.batch))
-    run.x = x
     return run.result()
 
 

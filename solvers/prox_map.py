@@ -8,6 +8,7 @@ from linops import arrays
 from linops.functionals import Proximity
 from linops.linear_operator import LinearOperator
 from linops.space import Space
+from solvers.controls import require_real_arrays
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.vcd import vcd
@@ -66,9 +67,9 @@ def prox_map(
     ShapeError
         For a v that is no element of the domain.
     """
+    require_real_arrays(A, "prox_map")
     domain = A.domain
-    if not isinstance(domain, Space):
-        raise ValueError("prox_map takes an operator between single arrays; stack terms by concat")
+    assert isinstance(domain, Space)
     domain.check_shape(v, "prox_map: v")
     plain = Space(domain.shape, domain.dtype, domain.axes, domain.spacing)
     prior = Proximity(arrays.to_numpy(domain.home.gather(v)), sigma_prox, plain)

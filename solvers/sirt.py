@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-import numpy as np
-
 from linops import arrays
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
@@ -17,7 +15,6 @@ from solvers.elements import (
     clip,
     each,
     first,
-    products,
     require_sums,
     subtract,
     zeros,
@@ -111,16 +108,9 @@ def sirt(
     for found, name in zip(sums, ("row_sums", "column_sums"), strict=True):
         if found is not None:
             require_sums(found, name)
-    run.keeps(x=A.domain)
-    if run.restored is None:
-        x = run.x
-        r = subtract(run.y, A @ x) if run.started else run.y
-    else:
-        x = run.restored["x"]
-        run.x = x
-        r = subtract(run.y, A @ x)
-    rr, yy = products((A.codomain, r, r), (A.codomain, run.y, run.y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    run.keep_state(x=A.domain)
+    r = run.first_residual()
+    run.begin_at(r)
     R = C = None
     if run.going:
         like = first(run.y)
@@ -129,7 +119,7 @@ def sirt(
         # Relaxation travels with C: one multiplication less in every iteration.
         columns = A.H @ _ones(A.codomain, like) if sums[1] is None else sums[1]
         C = _reciprocal(columns, A.domain, relaxation)
-    return iterate(run, _iteration, (A, run.y, R, C, low, high), (x, r), ("x",))
+    return iterate(run, _iteration, (A, run.y, R, C, low, high), (run.x, r), ("x",))
 
 
 def _iteration(

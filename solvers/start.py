@@ -14,17 +14,21 @@ import numpy as np
 
 from linops import arrays
 from linops.linear_operator import LinearOperator
+from linops.space import AnySpace
 from solvers.elements import (
     add_scaled,
+    admit,
+    batch_of,
     clip,
     each,
     first,
     products,
     ratio,
+    require_finite,
     zeros,
 )
 
-__all__ = ["admit_start", "analytic_start", "typical_size"]
+__all__ = ["admit_start", "analytic_start", "spread_start", "typical_size"]
 
 
 def admit_start(x0: Any) -> Any:
@@ -40,6 +44,18 @@ def admit_start(x0: Any) -> Any:
             raise ValueError(f"x0 is {x0!r}; it is an array, 'zero', or None: the analytic start")
         return None, False
     return x0, x0 is None
+
+
+def spread_start(x0: Any, space: AnySpace, batch: tuple[int, ...], like: Any) -> Any:
+    """A private copy of `x0`, the same one for each member of the batch if it has none."""
+    x = admit(x0, space, "x0", like=like)
+    given = batch_of(x, space)
+    if given != batch:
+        if given:
+            raise ValueError(f"x0 has the batch axes {given}, y has {batch}")
+        x = each(lambda a, b: a + b, zeros(space, batch, like), x)
+    require_finite(x, "x0")
+    return x
 
 
 def analytic_start(

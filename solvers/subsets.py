@@ -103,10 +103,9 @@ class Descent:
         `image` is `A x` of a volume that was made for this solve, None where the run has one.
         """
         run = self.run
-        run.keeps(x=run.A.domain, e=run.A.codomain)
+        run.keep_state(x=run.A.domain, e=run.A.codomain)
         if run.restored is not None:
-            x = run.restored["x"]
-            run.x = x
+            x = run.x
         # Both are written into, and the caller may hold what he gave.
         self.x = arrays.namespace(x).asarray(x, copy=True) if run.started else x
         if run.restored is not None:

@@ -19,14 +19,14 @@ from linops.functionals import TotalVariation
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.compiled import iterate
-from solvers.controls import non_negative, positive
+from solvers.controls import non_negative, positive_or_none, require_real_arrays
 from solvers.elements import (
     add_scaled,
     admit,
     choose,
     products,
     ratio,
-    require_finite,
+    require_sums,
     subtract,
 )
 from solvers.loop import Solve
@@ -111,26 +111,20 @@ def tv(
     """
     if not (isinstance(weight, str) and weight == "auto"):
         weight = non_negative("weight", weight)
-    if learning_rate is not None:
-        learning_rate = positive("learning_rate", learning_rate)
-    if eps is not None:
-        eps = positive("eps", eps)
+    learning_rate = positive_or_none("learning_rate", learning_rate)
+    eps = positive_or_none("eps", eps)
     x0, analytic = admit_start(x0)
     if method not in ("adam", "pdhg"):
         raise ValueError(f"method is {method!r}; it is 'adam' or 'pdhg'")
-    if not (isinstance(A.domain, Space) and isinstance(A.codomain, Space)):
-        raise ValueError("tv takes an operator between single arrays; stack terms by concat")
-    if A.domain.is_complex or A.codomain.is_complex:
-        raise ValueError(f"tv wants real values, got {A.domain} -> {A.codomain}")
+    require_real_arrays(A, "tv")
+    assert isinstance(A.domain, Space)
     prior = TotalVariation(
         A.domain, spacing=spacing, eps=_EPS if eps is None else eps, reduction="mean"
     )
     W = None
     if data_weights is not None:
         W = admit(data_weights, A.codomain, "data_weights", like=y)
-        require_finite(W, "data_weights")
-        if arrays.item(arrays.namespace(W).any(W < 0)):
-            raise ValueError("data_weights holds negative entries; they are >= 0")
+        require_sums(W, "data_weights")
     settings = {"weight": weight, "spacing": list(prior.spacing), "weights": W, "eps": eps}
     settings["start"] = "analytic" if analytic else "given"
     if method == "adam":
@@ -193,7 +187,7 @@ def _adam(
     A, y = run.A, run.y
     N = max(A.codomain.size, 1)
     edges: Any = A.domain.lower(prior)
-    run.keeps(x=A.domain, m=A.domain, v=A.domain)
+    run.keep_state(x=A.domain, m=A.domain, v=A.domain)
     if run.restored is None:
         x, image = begun
         m = v = arrays.namespace(x).zeros_like(x)
@@ -202,8 +196,7 @@ def _adam(
         image = A @ x
     run.x = x
     r = subtract(image, y)
-    rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    run.begin_at(r)
     slope = edges.gradient if weight else None
     terms = A, slope, y, W, 1.0 / N, np.asarray(weight), *sizes
 

@@ -18,7 +18,7 @@ import numpy as np
 from linops import arrays
 from linops.functionals import TotalVariation
 from solvers.compiled import iterate
-from solvers.elements import choose, products, subtract
+from solvers.elements import choose, subtract
 from solvers.loop import Solve
 from solvers.result import SolverResult
 
@@ -42,7 +42,7 @@ def primal_dual(
     xp = arrays.namespace(y)
     N, size = max(A.codomain.size, 1), max(A.domain.size, 1)
     lam = weight * N / size
-    run.keeps(x=A.domain, p=A.codomain, q=G.codomain)
+    run.keep_state(x=A.domain, p=A.codomain, q=G.codomain)
     if run.restored is None:
         (x, z), p = begun, xp.zeros_like(y)
         edges = G @ x
@@ -51,9 +51,7 @@ def primal_dual(
         x, p, q = (run.restored[name] for name in ("x", "p", "q"))
         z, edges = A @ x, G @ x
     run.x = x
-    r = subtract(y, z)
-    rr, yy = products((A.codomain, r, r), (A.codomain, y, y))
-    run.begin(np.sqrt(rr), np.sqrt(yy))
+    run.begin_at(subtract(y, z))
     if not run.going:
         return run.result()
     # f* has curvature 1 / W, so a dual step in proportion to W is of the right size whatever the

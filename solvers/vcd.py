@@ -18,9 +18,9 @@ from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.beam import damp_means, rotates, warn_of_truncation
-from solvers.controls import bounds_pair, non_negative, positive, whole
-from solvers.elements import admit, clip, require_finite
-from solvers.loop import Solve, refuse_traced
+from solvers.controls import bounds_pair, non_negative, positive, require_real_arrays, whole
+from solvers.elements import admit, clip, refuse_traced, require_finite
+from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.partitions import Partitions, pad_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
@@ -116,10 +116,10 @@ def vcd(
         As for `cgls`.
     """
     domain, codomain = A.domain, A.codomain
-    if not (isinstance(domain, Space) and isinstance(codomain, Space)):
-        raise ValueError("vcd takes an operator between single arrays; stack terms by concat")
-    if domain.is_complex or codomain.is_complex or domain.ndim == 0:
-        raise ValueError(f"vcd wants real values and one or more axes, got {domain} -> {codomain}")
+    require_real_arrays(A, "vcd")
+    assert isinstance(domain, Space) and isinstance(codomain, Space)
+    if domain.ndim == 0:
+        raise ValueError(f"vcd wants one or more axes, got {domain} -> {codomain}")
     if prior is not None and (
         not isinstance(prior, Functional) or prior.domain.shape != domain.shape
     ):
