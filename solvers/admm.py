@@ -15,8 +15,9 @@ from linops.arguments import describe, hold
 from linops.errors import DTypeError
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
+from solvers.conjugate_gradients import conjugate_gradients
 from solvers.controls import positive, positive_count
-from solvers.elements import add_scaled, choose, each, products, ratio, scale, subtract, zeros
+from solvers.elements import add_scaled, choose, each, products, scale, subtract, zeros
 from solvers.minimization import begin_minimization
 from solvers.options import Controls, solver
 from solvers.result import SolverResult
@@ -130,7 +131,7 @@ def admm(
                 )
             return total
 
-        moved = choose(run.active, _conjugate_gradients(normal, right, x, space, inner), x)
+        moved = choose(run.active, conjugate_gradients(normal, right, x, space, inner), x)
         gaps, change, before = [], None, zs
         zs, images = [], [K @ moved for K in operators]
         for K, prior, image, u, old in zip(operators, priors, images, us, before, strict=True):
@@ -201,21 +202,3 @@ def _pairs(terms: Any) -> list[tuple[Any, Any]]:
         )
         for i, (g, K) in enumerate(listed)
     ]
-
-
-def _conjugate_gradients(normal: Any, right: Any, x: Any, space: Any, steps: int) -> Any:
-    """A few steps for `normal x = right` from x; each member of a batch has its own."""
-    r = subtract(right, normal(x))
-    p = r
-    (rr,) = products((space, r, r))
-    for _ in range(steps):
-        if not np.any(rr):
-            break
-        q = normal(p)
-        (curvature,) = products((space, p, q))
-        length = ratio(rr, curvature, np.ones(np.shape(rr), bool))
-        x, r = add_scaled(x, length, p), add_scaled(r, -length, q)
-        (after,) = products((space, r, r))
-        p = add_scaled(r, ratio(after, rr, np.ones(np.shape(rr), bool)), p)
-        rr = after
-    return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import numpy as np
@@ -18,9 +19,11 @@ from solvers.elements import (
     narrow,
     products,
     ratio,
+    scale,
     subtract,
     sums,
 )
+from solvers.implicit import AdjointSolve
 from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
@@ -30,7 +33,26 @@ __all__ = ["cgls"]
 _REFRESH = LONGEST
 
 
-@solver("A")
+def _differentiate(
+    *, iterations: int, damp: float = 0.0, normal_rtol: float = 0.0, **_: Any
+) -> Callable[[LinearOperator, Any, Any], AdjointSolve]:
+    """`A (A.H A + damp^2)^-1 v` is the minimiser u of `|v - A.H u|^2 + damp^2 |u|^2`."""
+
+    def solve(A: LinearOperator, y: Any) -> Any:
+        return cgls(A, y, iterations=iterations, damp=damp, normal_rtol=normal_rtol).solution
+
+    def adjoint(A: LinearOperator, x: Any, v: Any) -> AdjointSolve:
+        u = solve(A.H, v)
+
+        def direction() -> Any:
+            return scale(1 / damp**2, subtract(v, A.H @ u)) if damp else solve(A, u)
+
+        return AdjointSolve(u, direction, lambda r: r)
+
+    return adjoint
+
+
+@solver("A", derivative=_differentiate)
 def cgls(
     A: LinearOperator,
     y: Any,

@@ -98,8 +98,9 @@ def refuse_traced(name: str, y: Any) -> None:
         raise DTypeError(
             f"{name}: y is traced by JAX, and a solver decides on the host by its values: call "
             f"{name} outside of jit, grad and vmap (it compiles its iterations itself; batch axes "
-            "are solved side by side). For a derivative with respect to y, write the iterations "
-            "out with A @ x and A.H @ r, which JAX and torch differentiate: 20 steps of "
+            "are solved side by side). For a derivative with respect to y, cgls and tv take "
+            "differentiable=True outside of jit; or write the iterations out with A @ x and "
+            "A.H @ r, which JAX and torch differentiate: 20 steps of "
             "x = x + step * (A.H @ (y - A @ x)), say"
         )
 

@@ -15,6 +15,7 @@ from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers.elements import admit, first, require_finite
+from solvers.implicit import Derivative, solve_implicitly
 from solvers.together import agree
 
 __all__ = ["Controls", "no_graph", "ranks_meet", "solver"]
@@ -66,12 +67,20 @@ callback
         are not fit exactly."""
 
 
-def solver(*held: str) -> Callable[[_F], _F]:
+DIFFERENTIABLE = """
+    differentiable
+        Whether JAX and torch differentiate the solution (reverse mode, outside of `jit`): in y,
+        and in arrays of A that are traced or require a gradient, by the implicit function theorem
+        with one more solve. The derivative is that of the exact minimiser, so iterations should
+        reach it; x0 has none."""
+
+
+def solver(*held: str, derivative: Derivative | None = None) -> Callable[[_F], _F]:
     """Make a function with `**controls: Unpack[Controls]` a solver.
 
     Its signature and its documentation show the controls by name, other keywords are refused, the
     arguments in `held` are held to their annotations (see `linops.arguments`), and no derivatives
-    are recorded inside.
+    are recorded inside; with a `derivative`, it takes `differentiable=True`.
     """
 
     def decorate(function: _F) -> _F:
@@ -84,6 +93,8 @@ def solver(*held: str) -> Callable[[_F], _F]:
             for name, value in DEFAULTS.items()
         ]  # fmt: skip
         assert last.kind is last.VAR_KEYWORD, f"{function.__name__} takes no **controls"
+        if derivative is not None:
+            shared.append(_DIFFERENTIABLE)
         shown = signature.replace(parameters=[*own, *shared])
         known = frozenset(shown.parameters)
         checked = no_graph()(checking(*held)(function) if held else function)
@@ -96,15 +107,25 @@ def solver(*held: str) -> Callable[[_F], _F]:
                         f"{function.__name__}() got an unexpected keyword {name!r}; it takes "
                         f"{', '.join(shown.parameters)}"
                     )
+            if derivative is not None and options.pop("differentiable", False):
+                given = shown.bind(*args, **options).arguments
+                A, y = given.pop("A"), given.pop("y")
+                return solve_implicitly(solve, derivative, A, y, given)
             with _alike((*args, *options.values())):
                 return checked(*args, **options)
 
         solve.__signature__ = shown  # type: ignore[attr-defined]
         if solve.__doc__ is not None:
-            solve.__doc__ = solve.__doc__.replace("**controls", CONTROLS, 1)
+            more = CONTROLS if derivative is None else CONTROLS + DIFFERENTIABLE
+            solve.__doc__ = solve.__doc__.replace("**controls", more, 1)
         return cast(_F, solve)
 
     return decorate
+
+
+_DIFFERENTIABLE = inspect.Parameter(
+    "differentiable", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
+)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class SolverResult:
     ----------
     solution
         An element of the operator's domain, batch axes of the measurements in front. It shares
-        no memory with the inputs and carries no graph.
+        no memory with the inputs and carries no graph, but for `differentiable=True`.
     iterations
         Completed iterations; for a batch those of its slowest member.
     residual_history
@@ -55,6 +55,10 @@ class SolverResult:
     converged: bool | list[bool]
     reason: str | list[str]
     histories: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def with_solution(self, solution: Any) -> SolverResult:
+        """The same with another solution, one that carries a graph, say."""
+        return replace(self, solution=solution)
 
     def plot(self, axes: Any = None) -> Any:
         """Residual and histories over iterations, on a logarithmic scale where all are positive.

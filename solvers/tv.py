@@ -9,7 +9,7 @@ size; the primal-dual method (Chambolle, Pock 2011) finds the minimum and says h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -19,6 +19,7 @@ from linops.functionals import TotalVariation
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.compiled import iterate
+from solvers.conjugate_gradients import conjugate_gradients
 from solvers.controls import non_negative, positive_or_none, require_real_arrays
 from solvers.elements import (
     add_scaled,
@@ -29,6 +30,7 @@ from solvers.elements import (
     require_sums,
     subtract,
 )
+from solvers.implicit import AdjointSolve
 from solvers.loop import Solve
 from solvers.options import Controls, solver
 from solvers.regularization import automatic_weight
@@ -41,9 +43,49 @@ __all__ = ["tv"]
 _EPS = 1e-6
 _FLOOR = 1e-8
 _STEP = 0.05
+_TURNED = 1e-10  # of the cotangent, where conjugate gradients end
 
 
-@solver("A")
+def _differentiate(
+    *,
+    iterations: int,
+    weight: float | str = "auto",
+    spacing: Any = None,
+    data_weights: Any = None,
+    eps: float | None = None,
+    **_: Any,
+) -> Callable[[LinearOperator, Any, Any], AdjointSolve]:
+    """By the second derivative among the voxels above 0; the others stay there."""
+    if isinstance(weight, str):
+        raise ValueError(
+            "tv: differentiable=True takes weight as a number: the automatic one depends on y"
+        )
+    share = np.asarray(weight)
+
+    def adjoint(A: LinearOperator, x: Any, v: Any) -> AdjointSolve:
+        space: Any = A.domain
+        smoothing = _EPS if eps is None else eps
+        prior: Any = TotalVariation(space, spacing=spacing, eps=smoothing, reduction="mean")
+        curvature = space.lower(prior).gradient.jacobian(x)
+        W = None
+        if data_weights is not None:
+            W = admit(data_weights, A.codomain, "data_weights", like=v)
+        free = arrays.cast(x > 0, space.dtype)
+
+        def weigh(r: Any) -> Any:
+            return (r if W is None else W * r) * (1.0 / max(A.codomain.size, 1))
+
+        def normal(p: Any) -> Any:
+            return free * add_scaled(A.H @ weigh(A @ p), share, curvature @ p)
+
+        start = arrays.namespace(v).zeros_like(v)
+        w = conjugate_gradients(normal, free * v, start, space, iterations, _TURNED)
+        return AdjointSolve(weigh(A @ w), lambda: w, weigh)
+
+    return adjoint
+
+
+@solver("A", derivative=_differentiate)
 def tv(
     A: LinearOperator,
     y: Any,
