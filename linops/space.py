@@ -330,7 +330,8 @@ class ProductSpace:
         for number, (space, part) in enumerate(zip(self.spaces, x, strict=True)):
             space.check_shape(part, f"member {number} of {owner}")
         # Plain members are put beside placed ones, of whatever namespace they are.
-        if not any(m.home.holds(part) for m, part in zip(self.spaces, x, strict=True)):
+        pairs = zip(self.spaces, x, strict=True)
+        if self.home is LOCAL or not any(space.home.holds(part) for space, part in pairs):
             arrays.namespace(*x)
         batches = {tuple(p.shape)[: p.ndim - s.ndim] for s, p in zip(self.spaces, x, strict=True)}
         if len(batches) > 1:

@@ -7,7 +7,6 @@ then the result is gathered on exit. How a program runs is an engine's business
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cached_property
 from types import NoneType
@@ -21,13 +20,20 @@ from linops.functionals.restricted import Restricted
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Member
-from linops.space import ProductSpace
-from linops.structure import flatten, leaves, rebuilt
+from linops.structure import flatten, rebuilt
 from sharding.devices import family
+from sharding.entry import (
+    gather,
+    is_placed,
+    is_traced,
+    map_over,
+    pairs,
+    run_program,
+    states_of_all,
+)
 from sharding.executors import Engine, engine_of
-from sharding.memory import explained
 from sharding.plan_home import placed_space
-from sharding.plans import Plan, states_of
+from sharding.plans import Plan
 from sharding.program import Program
 from sharding.states import REPLICATED, Sharded, State, States
 from sharding.summary import summarize
@@ -85,7 +91,7 @@ class Lowered(LinearOperator):
 
     @property
     def _binds_itself(self) -> bool:  # type: ignore[override]
-        return family(self.plan.devices[0]) == "jax" or _is_traced(self.plan)
+        return family(self.plan.devices[0]) == "jax" or is_traced(self.plan)
 
     @property
     def _aliases(self) -> bool:  # type: ignore[override]
@@ -115,43 +121,43 @@ class Lowered(LinearOperator):
     def gram(self, weights: Any = None) -> LinearOperator:
         """`A.H @ W @ A`, lowered with the same placements; weights plain or placed."""
         if weights is not None and not isinstance(weights, Operator):
-            weights = _gathered(weights, self.codomain)
-        entries = _states(self.plan.domain_placements)
+            weights = gather(weights, self.codomain)
+        entries = states_of_all(self.plan.domain_placements)
         base = self.plan.operator
         assert isinstance(base, LinearOperator)
         return lower(self.plan.again(base.gram(weights), entries=entries, exits=entries))  # type: ignore[return-value]
 
     def _apply(self, x: Any) -> Any:
-        if _is_traced(self.plan):
+        if is_traced(self.plan):
             return self.plan.operator(x)
-        return _map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
+        return map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _apply_adjoint(self, y: Any) -> Any:
         assert self._adjoint_program is not None
-        if _is_traced(self.plan):
+        if is_traced(self.plan):
             base = self.plan.operator
             assert isinstance(base, LinearOperator)
             return base.H(y)
-        return _map_over(y, self.codomain, self.domain, self._adjoint_program, self._engine)
+        return map_over(y, self.codomain, self.domain, self._adjoint_program, self._engine)
 
     def _make_conjugate(self) -> LinearOperator:
         base = self.plan.operator
         assert isinstance(base, LinearOperator)
         again = self.plan.again(
             base.conj(),
-            entries=_states(self.plan.domain_placements),
-            exits=_states(self.plan.codomain_placements),
+            entries=states_of_all(self.plan.domain_placements),
+            exits=states_of_all(self.plan.codomain_placements),
         )
         return lower(again)  # type: ignore[return-value]
 
     def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator | None:
         base, ndim = self.plan.operator, getattr(self.domain, "ndim", 0)
         assert isinstance(base, LinearOperator)
-        (states,) = _states(self.plan.domain_placements)
+        (states,) = states_of_all(self.plan.domain_placements)
         again = self.plan.again(
             base.columns(index, axes),
             entries=[picked(states, ndim, axes)],
-            exits=_states(self.plan.codomain_placements),
+            exits=states_of_all(self.plan.codomain_placements),
             key=("columns", index.shape[0], axes),
         )
         return lower(again)  # type: ignore[return-value]
@@ -177,7 +183,7 @@ class Lowered(LinearOperator):
         own = diagonal_on_ranks(self.plan, base, weights)
         if own is not None:
             return own
-        plain = None if weights is None else _gathered(weights, self.codomain)
+        plain = None if weights is None else gather(weights, self.codomain)
         found = base._gram_diagonal(plain)
         return None if found is None else self.domain.home.adopt(found)
 
@@ -228,14 +234,14 @@ class LoweredOperator(Operator):
         return _put_together(cls, static, data, name)
 
     def _apply(self, x: Any) -> Any:
-        if _is_traced(self.plan):
+        if is_traced(self.plan):
             return self.plan.operator(x)
-        return _map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
+        return map_over(x, self.domain, self.codomain, self.plan.forward, self._engine)
 
     def _jacobian(self, x: Any) -> LinearOperator:
-        if _is_traced(self.plan):
+        if is_traced(self.plan):
             return self.plan.operator._jacobian(x)
-        parts = [space.home.put(part) for space, part in _pairs(x, self.domain)]
+        parts = [space.home.put(part) for space, part in pairs(x, self.domain)]
         engine = self._engine.linearised(self.plan.forward, parts)
         return Lowered(self.plan, engine, reverse(self.plan.forward))
 
@@ -289,29 +295,29 @@ class LoweredFunctional(Functional):
 
     def surrogate(self, x: Any) -> LinearOperator:
         """The surrogate at x, lowered with the same placement."""
-        made = self.base.surrogate(_gathered(x, self.domain))
-        entries = _states(self.plan.domain_placements)
+        made = self.base.surrogate(gather(x, self.domain))
+        entries = states_of_all(self.plan.domain_placements)
         return lower(self.plan.again(made, entries=entries, exits=entries))  # type: ignore[return-value]
 
     def _value(self, x: Any) -> Any:
-        if _is_traced(self.plan):
+        if is_traced(self.plan):
             return self.base._value(x)
-        parts = [space.home.adopt(part) for space, part in _pairs(x, self.domain)]
-        value = _run(self._engine, self.plan.forward, parts)[0]
-        if arrays.is_distributed(value) and not _is_placed(x, self.domain):
+        parts = [space.home.adopt(part) for space, part in pairs(x, self.domain)]
+        value = run_program(self._engine, self.plan.forward, parts)[0]
+        if arrays.is_distributed(value) and not is_placed(x, self.domain):
             return self.plan.codomain_placements[0].gather(value)
         return value
 
     def _make_gradient(self) -> Operator:
-        entries = _states(self.plan.domain_placements)
+        entries = states_of_all(self.plan.domain_placements)
         return lower(self.plan.again(self.base.gradient, entries=entries, exits=entries))
 
     def _gradient(self, x: Any) -> Any:
         return self.gradient(x)
 
     def _prox(self, x: Any, step: Any) -> Any:
-        placed = _is_placed(x, self.domain)
-        found = self.base._prox(_gathered(x, self.domain), step)
+        placed = is_placed(x, self.domain)
+        found = self.base._prox(gather(x, self.domain), step)
         return self.domain.home.adopt(found) if placed else found
 
 
@@ -379,54 +385,3 @@ def _put_together(cls: Any, static: Any, data: Any, name: str) -> Any:
 
     plan, engine, adjoint = put_together(dict(static)["static"], data["leaves"])
     return cls(plan, engine) if adjoint is None else cls(plan, engine, adjoint)
-
-
-def _is_traced(plan: Plan) -> bool:
-    """Whether JAX traces arrays of an operator planned for workers, which run no traced code: the
-    trace takes the operator itself."""
-    if "jax" not in sys.modules or family(plan.devices[0]) != "threads":
-        return False
-    found = plan.__dict__.get("_traced")
-    if found is None:
-        found = plan.__dict__["_traced"] = any(map(arrays.is_traced, leaves(plan.operator)))
-    return bool(found)
-
-
-def _map_over(x: Any, source: Any, target: Any, program: Program, engine: Engine) -> Any:
-    placed = _is_placed(x, source)
-    parts = [space.home.adopt(part) for space, part in _pairs(x, source)]
-    made = _run(engine, program, parts)
-    if not placed:
-        like = x[0] if isinstance(x, tuple) else x
-        made = [
-            arrays.convert(space.home.gather(part), like)
-            for space, part in zip(target.members, made, strict=True)
-        ]
-    return tuple(made) if isinstance(target, ProductSpace) else made[0]
-
-
-def _run(engine: Engine, program: Program, parts: list[Any]) -> list[Any]:
-    with explained(engine.plan):
-        return engine.run(program, parts)
-
-
-def _pairs(x: Any, space: Any) -> list[tuple[Any, Any]]:
-    parts = x if isinstance(space, ProductSpace) else (x,)
-    return list(zip(space.members, parts, strict=True))
-
-
-def _is_placed(x: Any, space: Any) -> bool:
-    """Whether an element is placed, or a member of it: plain ones are then put beside it."""
-    return any(
-        arrays.is_distributed(part) or member.home.placement.holds(part)
-        for member, part in _pairs(x, space)
-    )
-
-
-def _gathered(x: Any, space: Any) -> Any:
-    several = isinstance(space, ProductSpace)
-    return space.home.gather(x) if several or arrays.is_array(x) else x
-
-
-def _states(placements: Sequence[Any]) -> list[States]:
-    return [states_of(placement) for placement in placements]
