@@ -19,7 +19,7 @@ from sharding.drafts import draft
 from sharding.mesh import Mesh
 from sharding.plans import Plan
 from sharding.states import REPLICATED, Sharded, States
-from sharding.steps import Compute
+from sharding.steps import AllGather, Compute, ReduceScatter
 
 __all__ = ["within_memory"]
 
@@ -45,7 +45,7 @@ def within_memory(found: Plan, request: partitions.Request, chunks: dict[str, in
         return _in_bands(found, chunks)
     allowed = found.machine.memory if found.memory is None else float(found.memory)
     if allowed is None or _surely_fits(found, allowed) or found.footprint.total <= allowed:
-        return found
+        return _in_short_bands(found) if request.sides else found
     smallest = found
     best: tuple[float, Plan] | None = None
     for one, leaf, names in _ways(found, request):
@@ -88,18 +88,58 @@ def _ways(found: Plan, request: partitions.Request) -> Iterator[tuple[Plan, Comp
     with contextlib.suppress(PlacementError):
         shares = _in_shares(found, found.mesh, request)
         if shares is not None:
-            plans.append(replace(shares, notes=(*found.notes, "in shares: copies would not fit")))
+            how = f"in shares{_sides(shares)}: copies would not fit"
+            plans.append(replace(shares, notes=(*found.notes, how)))
     for one in plans:
-        steps = list(one.forward.computes())
-        if steps:
-            heaviest = max(steps, key=lambda step: step.operator.cost().workspace)
-            leaf = heaviest.operator
-            names = [
-                name
-                for name in leaf.rule.names
-                if name not in heaviest.cuts and banding.may_loop(leaf, name)
-            ]
-            yield one, heaviest, names
+        if next(one.forward.computes(), None) is not None:
+            yield one, *_for_bands(one)
+
+
+def _for_bands(one: Plan) -> tuple[Compute, list[str]]:
+    """The heaviest leaf of a plan, and the axes in whose bands it may run."""
+    heaviest = max(one.forward.computes(), key=lambda step: step.operator.cost().workspace)
+    leaf = heaviest.operator
+    return heaviest, [
+        name
+        for name in leaf.rule.names
+        if name not in heaviest.cuts and banding.may_loop(leaf, name)
+    ]
+
+
+def _in_short_bands(found: Plan) -> Plan:
+    """The plan with its heaviest leaf, and what is exchanged beside it, in bands of about a share.
+
+    Who says where elements of both sides lie wants devices to hold no more than that.
+    """
+    moved = any(isinstance(step, (AllGather, ReduceScatter)) for step in found.forward.steps)
+    if not moved or found.executor not in ("shard_map", "torch"):
+        return found
+    leaf, names = _for_bands(found)
+    # On ranks two ranges of the whole axis are in flight, else one of every share.
+    count = found.mesh.size * (2 if found.executor == "torch" else found.mesh.size)
+    lengths = {name: math.ceil(extent(leaf.operator, name) / count) for name in names}
+    plans = [_in_bands(found, {name: length}) for name, length in lengths.items() if length]
+    best = min(plans, key=lambda p: p.stated.total, default=found)
+    return best if best.stated.total < 0.9 * found.stated.total else found
+
+
+def _sides(found: Plan) -> str:
+    """How `partition=` would ask for a plan's placements, where each side is one array."""
+    asked = {}
+    ends = (
+        (found.operator.domain, found.domain_placements),
+        (
+            found.operator.codomain,
+            found.codomain_placements,
+        ),
+    )
+    for side, (space, placements) in zip(partitions.SIDES, ends, strict=True):
+        if len(placements) != 1 or len(placements[0].axes) != 1:
+            return ""
+        (axis,) = placements[0].axes
+        names = space.members[0].axes
+        asked[side] = names[axis] if names and axis is not None else axis
+    return f", partition={asked}"
 
 
 def _longest(one: Plan, name: str, n: int, allowed: float) -> Plan:
@@ -172,7 +212,7 @@ def _enough(found: Plan, request: partitions.Request, allowed: float) -> int | N
     for times in (2, 4, 8, 16):
         count = times * found.mesh.size
         mesh = Mesh(Described.several(count), (count,), found.mesh.names)
-        sized = partitions.Request(request.names, dict.fromkeys(request.names, count))
+        sized = replace(request, sizes=dict.fromkeys(request.names, count))
         if _drafted(found, mesh, sized) <= allowed:
             return count
     return None
@@ -194,8 +234,12 @@ def _other_partitions(found: Plan, request: partitions.Request, allowed: float) 
 
 
 def _in_shares(found: Plan, mesh: Mesh, request: partitions.Request) -> Plan | None:
-    """The plan with elements in shares wherever a mesh axis has an axis of theirs to cut."""
+    """The plan with elements in shares wherever a mesh axis has an axis of theirs to cut; None
+    where they are placed as was asked for."""
     graph = found.graph
+    if request.free:
+        shares = replace(request, shares=True)
+        return draft(found.operator, mesh, found.settings, shares, graph)
 
     def states(edge: int) -> States:
         cuts = [request.ends(m, graph, edge) for m in range(len(mesh.shape))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,11 @@ def peaks_of(plan: Plan, program: Program) -> list[int]:
     """`peaks` of a program of a plan, on its machine."""
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     traced = shared is None and plan.executor != "torch"
-    exchanged = shared is None and plan.executor == "shard_map"
+    exchanged: dict[int, int] = {}
+    if shared is None and plan.executor == "shard_map":
+        exchanged = _in_bands_of_shares(program)
+    elif plan.executor == "torch":
+        exchanged = _in_tiles(program)
     return peaks(program, math.prod(plan.batch), shared, traced, exchanged)
 
 
@@ -162,13 +166,13 @@ def peaks(
     batch: int = 1,
     shared: int | None = None,
     traced: bool = False,
-    exchanged: bool = False,
+    exchanged: Mapping[int, int] | None = None,
 ) -> list[int]:
     """For each step the bytes that are held while it runs.
 
     What is read or will be read again, what is made, and the leaf's workspace: on one device, or,
     where `shared` devices work at a time in one memory, in all of it. `traced` where JAX compiles
-    the leaves, `exchanged` where bands are gathered and scattered one by one.
+    the leaves; `exchanged` has the bytes of those values that are gathered and scattered in bands.
     """
     if shared is not None:
         return _peaks_of_process(program, batch, shared)
@@ -179,11 +183,8 @@ def peaks(
     for k in (*program.inputs, *program.outputs):
         last[k] = len(program.steps)  # the caller holds both
     sizes = [value.local_bytes(program.mesh) for value in program.values]
-    for loop, move in exchanged_bands(program).items() if exchanged else ():
-        (k,) = set(program.steps[loop].inputs + program.steps[loop].outputs) & set(
-            program.steps[move].inputs + program.steps[move].outputs
-        )
-        sizes[k] = _band_bytes(program, program.steps[loop], sizes[k])
+    for k, held in (exchanged or {}).items():
+        sizes[k] = held
     alive = set(program.inputs)
     found = []
     for position, step in enumerate(program.steps):
@@ -194,12 +195,34 @@ def peaks(
     return found
 
 
-def _band_bytes(program: Program, step: Step, whole: int) -> int:
-    """Bytes of a band of every share, of a value that has `whole` bytes."""
-    assert isinstance(step, Loop)
+def _in_bands_of_shares(program: Program) -> dict[int, int]:
+    """The values that are exchanged in bands of every share, by number: bytes of such a band."""
+    found = {}
+    for loop, move in exchanged_bands(program).items():
+        step = program.steps[loop]
+        assert isinstance(step, Loop)
+        (k,) = set(step.inputs + step.outputs) & set(
+            program.steps[move].inputs + program.steps[move].outputs
+        )
+        found[k] = _band_bytes(program, step, k, max(program.mesh))
+    return found
+
+
+def _in_tiles(program: Program) -> dict[int, int]:
+    """The same on ranks: one tile travels while the next one is computed."""
+    from sharding.executors.torch_tiles import Pair, paired
+
+    pairs = [unit for unit in paired(program) if isinstance(unit, Pair)]
+    return {
+        (k := pair.parts[0].outputs[0]): _band_bytes(program, pair.loop, k, 2) for pair in pairs
+    }
+
+
+def _band_bytes(program: Program, step: Loop, k: int, count: int) -> int:
+    """Bytes of `count` bands of a value."""
     name, length = step.bands
     n = extent(step.operator, name)
-    return whole * min(length * max(program.mesh), n) // n
+    return program.values[k].local_bytes(program.mesh) * min(length * count, n) // n
 
 
 def _block(program: Program, step: Compute) -> Operator:

@@ -8,10 +8,11 @@ import compositions
 import numpy as np
 import pytest
 
+import geometries as ct
 import linops as lo
 import solvers
 from linops.errors import PlacementError
-from sharding import plan
+from sharding import Described, plan
 
 jax = pytest.importorskip("jax")
 
@@ -78,6 +79,45 @@ def test_sides_may_be_copies_or_free_or_numbers() -> None:
     assert p.domain_placement.axes == (1,)
     assert [placement.axes for placement in p.codomain_placement] == [(None,), (1,)]
     _assert_close((p.lower() @ A.domain.ones())[1], stack(A.domain.ones())[1])
+
+
+def _cone(n: int) -> ct.Projector:
+    scan = ct.ConeBeam(np.linspace(0, 6, n), ct.Detector((n, n), pitch=2.0), 100.0, 200.0)
+    return ct.Projector(scan, ct.Grid((n, n, n)), precision="float32")
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "torch"])
+def test_a_device_holds_its_shares_and_a_band(executor: str) -> None:
+    # Volume and projections have 1 MiB each: two shares, a band, and what a kernel copies of it.
+    A, share = _cone(64), 4 * 64**3 // 4
+    p = plan(A, Described.several(4), executor, SIDES)
+    assert p.footprint.resident < 2.1 * share
+    assert p.footprint.total < 4.1 * share
+
+
+@pytest.mark.parametrize("executor", ["shard_map", "torch"])
+def test_auto_takes_shares_where_copies_do_not_fit(executor: str) -> None:
+    A = _cone(64)
+    for memory in (2e6, 0.79e6):
+        p = plan(A, Described.several(4, memory=memory), executor)
+        assert p.footprint.total <= memory
+        assert (
+            "in shares, partition={'domain': 'z', 'codomain': 'view'}: copies would" in p.explain()
+        )
+        assert (p.domain_placement.axes, p.codomain_placement.axes) == ((0,), (0,))
+    with pytest.raises(PlacementError, match="8 devices would do"):
+        plan(A, Described.several(4, memory=0.5e6), executor)
+
+
+@pytest.mark.usefixtures("quick_xla")
+@pytest.mark.parametrize("engine", ["threads", "shard_map"])
+def test_shares_that_auto_takes_give_the_same_results(engine: str) -> None:
+    A = compositions.projector((6, 8, 7), 8)
+    limit = 8 * (A.domain.size + A.codomain.size)
+    B = _plan(A, engine, 2, "auto", memory=limit - 1, probe=False).lower()
+    assert "in shares" in B.plan.explain()
+    _assert_close(B @ A.domain.random(1), A @ A.domain.random(1))
+    _assert_close(B.H @ A.codomain.random(2), A.H @ A.codomain.random(2))
 
 
 @pytest.mark.parametrize(
