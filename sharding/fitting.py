@@ -262,5 +262,5 @@ def _drafted(found: Plan, mesh: Mesh, request: partitions.Request) -> float:
         held.append(one.stated.total)
         shares = _in_shares(found, mesh, request)
         if shares is not None:
-            held.append(shares.stated.total)
+            held.append(_in_short_bands(shares).stated.total)
     return min(held)

@@ -16,6 +16,7 @@ from sharding.banding import exchanged_bands
 from sharding.program import Program
 from sharding.states import Partial, Replicated, Sharded, Windowed, share_of
 from sharding.steps import AllGather, AllToAll, Compute, Extend, Halo, Loop, Slice, Step
+from sharding.tiling import Pair, paired
 
 if TYPE_CHECKING:
     from sharding.plans import Plan
@@ -210,8 +211,6 @@ def _in_bands_of_shares(program: Program) -> dict[int, int]:
 
 def _in_tiles(program: Program) -> dict[int, int]:
     """The same on ranks: one tile travels while the next one is computed."""
-    from sharding.executors.torch_tiles import Pair, paired
-
     pairs = [unit for unit in paired(program) if isinstance(unit, Pair)]
     return {
         (k := pair.parts[0].outputs[0]): _band_bytes(program, pair.loop, k, 2) for pair in pairs

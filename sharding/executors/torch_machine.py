@@ -22,11 +22,12 @@ from linops.structure import leaves, skeleton
 from linops.transforms import torch_function
 from linops.transforms.torch_function import apply_pair, recording
 from sharding.executors.torch_gate import Gate
-from sharding.executors.torch_tiles import Pair, in_tiles
+from sharding.executors.torch_tiles import in_tiles
 from sharding.executors.torch_zeros import nothing, zeros
 from sharding.program import Program
 from sharding.rank_movements import recorded_move
 from sharding.steps import Add, Compute, Movement, Step, Value
+from sharding.tiling import Pair
 
 if TYPE_CHECKING:
     from sharding.executors.torch_ranks import RankEngine

@@ -28,7 +28,6 @@ from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import LocalOperator
 from sharding.executors.torch_machine import RankRun, batch_of, entry
-from sharding.executors.torch_tiles import Pair, paired
 from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program
@@ -37,6 +36,7 @@ from sharding.ranks import ranks_of
 from sharding.signature import of_program
 from sharding.states import REPLICATED, Replicated, Sharded, State
 from sharding.steps import Step, Value
+from sharding.tiling import Pair, paired
 
 if TYPE_CHECKING:
     from sharding.plans import Plan

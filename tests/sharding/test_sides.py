@@ -109,17 +109,6 @@ def test_auto_takes_shares_where_copies_do_not_fit(executor: str) -> None:
         plan(A, Described.several(4, memory=0.5e6), executor)
 
 
-@pytest.mark.usefixtures("quick_xla")
-@pytest.mark.parametrize("engine", ["threads", "shard_map"])
-def test_shares_that_auto_takes_give_the_same_results(engine: str) -> None:
-    A = compositions.projector((6, 8, 7), 8)
-    limit = 8 * (A.domain.size + A.codomain.size)
-    B = _plan(A, engine, 2, "auto", memory=limit - 1, probe=False).lower()
-    assert "in shares" in B.plan.explain()
-    _assert_close(B @ A.domain.random(1), A @ A.domain.random(1))
-    _assert_close(B.H @ A.codomain.random(2), A.H @ A.codomain.random(2))
-
-
 @pytest.mark.parametrize(
     ("partition", "words"),
     [
