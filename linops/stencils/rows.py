@@ -94,8 +94,12 @@ class Rows:
     def apply(self, x: np.ndarray, components: bool, update: Any = None) -> np.ndarray:
         """The result; `components` where the result has an axis of them.
 
-        `update` is `(u, v, beta, d)`: the result becomes `2 u + d * result + beta * v`.
+        `update` is `(u, v, beta, d)`: the result becomes `2 u + d * result + beta * v`, d flat.
         """
+        if update is not None:
+            u, v, beta, d = update
+            flat_u, flat_v = (writeable(np.ascontiguousarray(a)).reshape(-1) for a in (u, v))
+            update = flat_u, flat_v, beta, writeable(d)
         batch = x.shape[: x.ndim - len(self._source) - int(self._led)]
         members = math.prod(batch)
         size_in, size_out = _size(self._source), _size(self._target)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from linops import apply, arrays
+from linops.algebra.scaled import Scaled
 from linops.algebra.stacks import HStack, VStack, hstack, vstack
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
@@ -120,6 +121,55 @@ class AcousticWave(VStack):
             rows = [sponge @ row for row in rows]
         super().__init__(rows)
         self.__dict__["name"] = "AcousticWave"
+
+    def _apply(self, x: Any) -> Any:
+        found = self._pass(x)
+        if found is None:
+            return super()._apply(x)
+        (p, before), laplacian, factor = x, *found
+        return laplacian._passes_by_row(False).apply(p, False, (p, before, -1, factor)), p
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        found = self._pass(y)
+        if found is None:
+            return super()._apply_adjoint(y)
+        (a, b), laplacian, factor = y, *found
+        moved = (a.reshape(-1) * factor).reshape(a.shape)
+        one = np.ones(1, a.dtype)
+        passes = laplacian._passes_by_row("self_adjoint" not in laplacian.tags)
+        return passes.apply(moved, False, (a, b, 1, one)), -a
+
+    def _make_adjoint(self) -> LinearOperator:
+        return _AdjointStep([term.H for term in self.terms])
+
+    def _pass(self, members: Any) -> tuple[Any, np.ndarray] | None:
+        """The Laplacian and `dt^2 c^2`, where one compiled pass makes a step of these members."""
+        row = self.terms[0]
+        if not isinstance(row, HStack):
+            return None
+        moved: Any = row.terms[0].terms[1]  # type: ignore[attr-defined]
+        scaled = isinstance(moved, Scaled)
+        laplacian = moved.base if scaled else moved.terms[1]
+        factor = moved.scalar if scaled else moved.terms[0].array
+        space = laplacian.domain
+        hosted = all(type(x) is np.ndarray and x.shape == space.shape for x in members)
+        if (
+            not hosted
+            or laplacian._compiled is not None
+            or not (scaled or type(factor) is np.ndarray)
+        ):
+            return None
+        return laplacian, np.asarray(factor, space.dtype).reshape(-1)
+
+
+class _AdjointStep(HStack):
+    """The adjoint of a step, in the passes of the step."""
+
+    def _apply(self, x: Any) -> Any:
+        return self.H._apply_adjoint(x)
+
+    def _apply_adjoint(self, y: Any) -> Any:
+        return self.H._apply(y)
 
 
 def wave_energy(

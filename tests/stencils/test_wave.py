@@ -120,6 +120,26 @@ def test_first_order_form_conserves_energy_and_runs_backwards():
         np.testing.assert_allclose(turned[0], state[0], atol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_pass_makes_a_step_with_the_bits_of_its_parts(dtype):
+    for shape, boundary in (((9,), "odd"), ((5, 6), "periodic"), ((4, 5, 6), ("zero", "even"))):
+        space = lo.Space(shape, dtype)
+        field = np.linspace(0.5, 1, space.size, dtype=dtype).reshape(shape)
+        for velocity in (0.7, field):
+            step = AcousticWave(space, velocity, 0.3, 4, (boundary,) * len(shape))
+            parts = lo.vstack(step.terms)
+            assert type(parts) is not type(step)
+            x, y = step.domain.random(0), step.codomain.random(1)
+            assert step._pass(x) is not None and step.H.H is step
+            for A, B, v in ((step, parts, x), (step.H, parts.H, y), (step**3, parts**3, x)):
+                for got, wanted in zip(A @ v, B @ v, strict=True):
+                    np.testing.assert_array_equal(got, wanted)
+            after, now = step @ x
+            assert not np.shares_memory(now, x[0]) and not np.shares_memory(after, x[1])
+            many = tuple(np.stack([u, 2 * u]) for u in x)
+            np.testing.assert_array_equal((step @ many)[0][0], after)
+
+
 def test_records_are_linear_in_the_source():
     rng = np.random.default_rng(2)
     space = lo.Space((4, 5), spacing=(0.5, 1.0))
