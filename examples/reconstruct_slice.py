@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """From a CT slice to its scan and back, by five methods; `make demo` runs this.
 
-Without arguments: the real slice that pydicom ships, scanned in fan beam with photon noise, then
-FBP, CGLS, SIRT, TV and VCD, a table of their errors and one picture.
+Without arguments: the real slice that pydicom ships (without pydicom the phantom of Shepp and
+Logan), scanned in fan beam with photon noise, then FBP, CGLS, SIRT, TV and VCD, a table of their
+errors and one picture.
 
 With `--scan FILE` (.npz, .npy, HDF5 in the layout of Data Exchange, TIFF) the same five methods
 reconstruct your own sinogram:
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import linops as lo
-from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector, fbp
+from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector, fbp, shepp_logan
 from linops.functionals import QGGMRF
 from solvers import cgls, sirt, tv, vcd
 
@@ -67,15 +68,20 @@ def simulated(photons: float, views: int, seed: int) -> Task:
     """The slice that pydicom ships, scanned: `photons` a detector cell leave the tube.
 
     Each cell adds up the photons of four rays through it, so the data are not made by the very
-    operator that reconstructs them.
+    operator that reconstructs them. Without pydicom it is the phantom of Shepp and Logan.
     """
-    from pydicom import dcmread
-    from pydicom.data import get_testdata_file
+    phantom = None
+    try:
+        from pydicom import dcmread
+        from pydicom.data import get_testdata_file
 
-    file = dcmread(get_testdata_file("CT_small.dcm", download=False))
-    hu = file.pixel_array * float(file.RescaleSlope) + float(file.RescaleIntercept)
-    water = np.clip(1 + hu / 1000, 0, None).astype("float32")
-    grid = Grid(water.shape, spacing=[float(length) for length in file.PixelSpacing])
+        file = dcmread(get_testdata_file("CT_small.dcm", download=False))
+        hu = file.pixel_array * float(file.RescaleSlope) + float(file.RescaleIntercept)
+        water = np.clip(1 + hu / 1000, 0, None).astype("float32")
+        grid = Grid(water.shape, spacing=[float(length) for length in file.PixelSpacing])
+    except ImportError:
+        phantom, grid = shepp_logan().scaled(42.0), Grid((128, 128), 84 / 128)
+        water = phantom.image(grid)
 
     angles = np.arange(views) * (2 * np.pi / views)
     columns, pitch, rays = 256, 1.0, 4
@@ -83,7 +89,10 @@ def simulated(photons: float, views: int, seed: int) -> Task:
     fan = FanBeam(angles, Detector(columns, pitch), **scanner)
     fine = FanBeam(angles, Detector(columns * rays, pitch / rays), **scanner)
 
-    exact = Projector(fine, grid) @ (WATER * water)
+    if phantom is None:
+        exact = Projector(fine, grid) @ (WATER * water)
+    else:
+        exact = WATER * phantom.line_integrals(fine)
     arriving = photons * np.exp(-exact).reshape(views, columns, rays).mean(axis=-1)
     counts = np.random.default_rng(seed).poisson(arriving)
     # A cell that saw nothing is taken for half a photon: its logarithm stays finite.

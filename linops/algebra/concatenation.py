@@ -14,6 +14,7 @@ from linops.algebra.complexify import complexify
 from linops.algebra.composition import flat_product
 from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
 from linops.algebra.placed import refuse_shares
+from linops.algebra.shared import share_last
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
@@ -53,7 +54,11 @@ def concat(operators: Iterable[AsOperator], axis: str | int = 0) -> LinearOperat
                 f"concat joins outputs that agree but along axis {axis!r}, got {spaces[0]} and "
                 f"{space}"
             )
-    return Concatenation(in_one_dtype(terms, "codomain"), number)
+
+    def join(parts: Sequence[LinearOperator]) -> LinearOperator:
+        return Concatenation(parts, number)
+
+    return share_last(join, in_one_dtype(terms, "codomain"))
 
 
 class Concatenation(LinearOperator):

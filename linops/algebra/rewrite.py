@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from linops import arrays
+from linops.algebra.node import Node
 from linops.algebra.origins import derived
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Cast, Identity, Zero
@@ -102,7 +103,16 @@ def diagonal_terms(a: Operator, b: Operator) -> Operator | None:
     return Diagonal(a.array + b.array, a.domain)  # type: ignore[arg-type]
 
 
-SUM_RULES: tuple[Rewrite, ...] = (zero_term, diagonal_terms)
+def shared_factors(a: Operator, b: Operator) -> Operator | None:
+    """`A P + B P -> (A + B) P`, and `P A + P B -> P (A + B)`."""
+    if not (isinstance(a, Node) and isinstance(b, Node)):
+        return None
+    from linops.algebra.shared import share_term  # which makes sums
+
+    return share_term(a, b)
+
+
+SUM_RULES: tuple[Rewrite, ...] = (zero_term, diagonal_terms, shared_factors)
 
 
 def one_times(scalar: Any, operator: Operator) -> Operator | None:

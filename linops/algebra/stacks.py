@@ -17,6 +17,7 @@ from linops.algebra.members import (
     spread_tags,
 )
 from linops.algebra.norm import known_norm
+from linops.algebra.shared import share_first, share_last
 from linops.algebra.sums import added
 from linops.arguments import checked
 from linops.cost import Cost
@@ -38,14 +39,14 @@ def vstack(operators: Iterable[AsOperator]) -> LinearOperator:
     Members may be operators or matrices; product codomains are flattened.
     """
     terms = members_of(operators, "vstack", "domain")
-    return VStack(terms)
+    return share_last(VStack, terms)
 
 
 @checked
 def hstack(operators: Iterable[AsOperator]) -> LinearOperator:
     """`(x, y, ...) -> A @ x + B @ y + ...`: a product space of domains, one codomain."""
     terms = members_of(operators, "hstack", "codomain")
-    return HStack(terms)
+    return share_first(HStack, terms)
 
 
 @checked

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector
+from geometries import Detector, FanBeam, Grid, ParallelBeam, Projector, shepp_logan
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "examples" / "reconstruct_slice.py"
 ROW = re.compile(r"^(FBP|CGLS|SIRT|TV|VCD) +([\d.]+) +([\d.]+) +([\d.]*)", re.MULTILINE)
@@ -182,3 +182,15 @@ def test_similarity_is_that_of_scikit_image(script: ModuleType) -> None:
     got = script.similarity(image, truth)
     assert got == pytest.approx(expected[3:-3, 3:-3].mean(), rel=1e-10)
     assert script.similarity(truth, truth) == pytest.approx(1)
+
+
+def test_without_pydicom_the_demo_scans_a_phantom(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    task = script.simulated(1e6, 24, 0)
+    water = shepp_logan().scaled(42.0).image(task.projector.grid)
+    assert np.array_equal(task.truth, water)
+    # Photons that four rays of a cell add up, and the chord through its middle.
+    lines = script.WATER * (task.projector @ water)
+    assert np.abs(task.sinogram - lines).mean() < 0.02 * lines.max()
