@@ -105,7 +105,7 @@ def diagonal_terms(a: Operator, b: Operator) -> Operator | None:
 
 def shared_factors(a: Operator, b: Operator) -> Operator | None:
     """`A P + B P -> (A + B) P`, and `P A + P B -> P (A + B)`."""
-    if not (isinstance(a, Node) and isinstance(b, Node)):
+    if not (isinstance(a, Node) or isinstance(b, Node)):
         return None
     from linops.algebra.shared import share_term  # which makes sums
 

@@ -12,6 +12,7 @@ from linops.algebra.scaled import ScaledLinear, is_complex
 from linops.elementary.identity import Identity
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
+from linops.space import AnySpace
 
 __all__ = ["share_first", "share_last", "share_term"]
 
@@ -37,9 +38,9 @@ def share_term(a: Operator, b: Operator) -> LinearOperator | None:
         return None
     for last in (True, False):
         rests, shared = _split([_factors(a, last), _factors(b, last)], last)
-        # Of `A + A P` and `A + A` nothing is saved, or known better.
-        if shared and all(rests):
-            total: LinearOperator = add(*map(flat_product, rests))
+        if shared and any(rests):  # of `A + A` nothing is left
+            space = shared[0].codomain if last else shared[-1].domain
+            total: LinearOperator = add(*(_product(rest, space) for rest in rests))
             return flat_product([total, *shared] if last else [*shared, total])
     return None
 
@@ -59,9 +60,13 @@ def _folded(stack: Stack, terms: Sequence[LinearOperator], last: bool) -> Linear
             members += run
             continue
         space = shared[0].codomain if last else shared[-1].domain
-        inner = stack([flat_product(rest) if rest else Identity(space) for rest in rests])
+        inner = stack([_product(rest, space) for rest in rests])
         members.append(flat_product([inner, *shared] if last else [*shared, inner]))
     return members[0] if len(members) == 1 < len(terms) else stack(members)
+
+
+def _product(factors: Factors, space: AnySpace) -> LinearOperator:
+    return flat_product(factors) if factors else Identity(space)
 
 
 def _factors(operator: LinearOperator, last: bool) -> Factors:

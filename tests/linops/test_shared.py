@@ -40,6 +40,7 @@ CASES: dict[str, tuple[Callable[..., lo.LinearOperator], Callable[..., np.ndarra
     "sum": (lambda P: A @ P + B @ P, lambda p, a, b, c: a @ p + b @ p),
     "difference": (lambda P: P @ A - 2 * (P @ B), lambda p, a, b, c: p @ a - 2 * p @ b),
     "three": (lambda P: A @ P + B @ P + C @ P, lambda p, a, b, c: (a + b + c) @ p),
+    "alone": (lambda P: P + A @ P, lambda p, a, b, c: p + a @ p),
     "both ends": (lambda P: P @ A @ B + P @ C @ B, lambda p, a, b, c: p @ (a + c) @ b),
     "vstack": (
         lambda P: lo.vstack([A @ P, P, B @ P]),
