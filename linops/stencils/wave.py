@@ -134,10 +134,11 @@ class AcousticWave(VStack):
         if found is None:
             return super()._apply_adjoint(y)
         (a, b), laplacian, factor = y, *found
-        moved = (a.reshape(-1) * factor).reshape(a.shape)
-        one = np.ones(1, a.dtype)
+        moved = a
+        if factor.size > 1:
+            moved, factor = factor.reshape(a.shape) * a, np.ones(1, a.dtype)
         passes = laplacian._passes_by_row("self_adjoint" not in laplacian.tags)
-        return passes.apply(moved, False, (a, b, 1, one)), -a
+        return passes.apply(moved, False, (a, b, 1, factor)), -a
 
     def _make_adjoint(self) -> LinearOperator:
         return _AdjointStep([term.H for term in self.terms])
