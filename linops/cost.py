@@ -59,6 +59,11 @@ class Cost:
         back = self.workspace if self.adjoint is None else self.adjoint
         return Cost(self.flops, self.written, self.read, back, self.workspace)
 
+    def times(self, n: float) -> Cost:
+        """Of n applications side by side, as batch axes make them."""
+        back = None if self.adjoint is None else n * self.adjoint
+        return Cost(n * self.flops, n * self.read, n * self.written, n * self.workspace, back)
+
     def __add__(self, other: Cost) -> Cost:
         """Both, one after the other: work adds, workspace is re-used."""
         return Cost(

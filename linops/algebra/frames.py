@@ -156,9 +156,7 @@ class Repeat(_Lifted):
         return self.terms[0]._backward(y)
 
     def _cost(self) -> Cost:
-        one, n = self.terms[0].cost(), float(self.count)
-        back = None if one.adjoint is None else n * one.adjoint
-        return Cost(n * one.flops, n * one.read, n * one.written, n * one.workspace, back)
+        return self.terms[0].cost().times(self.count)
 
 
 class Frames(_Lifted):

@@ -144,7 +144,9 @@ class Kronecker(LinearOperator):
         return arrays.namespace(a, b).reshape(a, (*a.shape, *(1,) * b.ndim)) * b
 
     def _cost(self) -> Cost:
-        return self.left.cost() + self.right.cost()
+        # Right runs for every entry of left's input, left for every entry of right's output.
+        right = self.right.cost().times(self.left.domain.size)
+        return Cost.chained([self.left.cost().times(self.right.codomain.size), right])
 
 
 def _joined(a: Any, b: Any) -> Space:

@@ -58,7 +58,8 @@ def test_planes_meet_their_operators_and_plans_cut_them() -> None:
     assert np.array_equal(R @ x, np.stack([G @ part for part in x]))
     assert np.allclose(R.to_dense(), np.kron(np.eye(4), G.to_dense()))
     assert R.norm() == pytest.approx(G.norm(), rel=1e-3)
-    assert R.cost().flops == 4 * G.cost().flops
+    every = lo.kron(lo.Identity(lo.Space(4, "float64", axes=("time",))), G)
+    assert R.cost().flops == every.cost().flops == 4 * G.cost().flops
     for one in (A, R):
         assert one.rule.domain[0][0].name == "time" and one.rule.domain[0][0].splits
         assert "time" in str(plan(one, devices=2, partition={"time": 2}).explain())
