@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,15 +41,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 _MARK = "parallel_tooth_aps.npz"
 _COMPILING = ("geometries", "kernels", "examples", "interop", "functionals")
+_LIBRARIES = ("jax", "torch", "shard_map")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders that compile kernels first: of two workers one then compiles, the other loads.
 
     They are about half of the tests, and each worker begins with one half of them all.
+
+    Cases that compile programs of JAX or start torch, and the folder of transformations, which
+    does nothing else, are slow.
     """
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _COMPILING)
+    for item in items:
+        case = item.name.partition("[")[2]
+        if item.path.parent.name == "transforms" or any(word in case for word in _LIBRARIES):
+            item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """What imports and collection made lives as long as the process: no collector walks it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -38,11 +38,13 @@ def _filter(space: lo.Space) -> lo.LinearOperator:
     return F.H @ lo.Diagonal(weights, F.codomain) @ F
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS))
 def test_it_passes_every_check(name: str) -> None:
     check_operator(OPERATORS[name]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS))
 def test_it_runs_inside_jit(name: str) -> None:
     jax = pytest.importorskip("jax")
@@ -57,6 +59,7 @@ def test_it_runs_inside_jit(name: str) -> None:
         assert np.abs(found - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["direct", "points", "ring"])
 def test_a_block_of_an_operator_that_is_an_argument_of_jit(name: str) -> None:
     jax = pytest.importorskip("jax")

@@ -45,6 +45,7 @@ def definition(
     return dense
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, size, axes", CASES)
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 @pytest.mark.parametrize("method", ["direct", "fft"])

@@ -26,6 +26,7 @@ OPERATORS: dict[str, Callable[[str], lo.LinearOperator]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS))
 def test_jax(name: str) -> None:
     jax = pytest.importorskip("jax")

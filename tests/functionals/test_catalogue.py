@@ -115,6 +115,7 @@ def test_conjugates_in_closed_form():
     np.testing.assert_allclose(got, np.minimum(x, 0), atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMOOTH)
 def test_everything_that_a_functional_promises(name):
     with jax_in_64_bits():
@@ -127,6 +128,7 @@ def test_everything_that_a_functional_promises(name):
     assert ("blocks" in report.passed) == any(a.splits for a in SMOOTH[name].rule.domain[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
 def test_other_dtypes(dtype):
     space = lo.Space(SHAPE, dtype, axes=("y", "x"))
@@ -154,6 +156,7 @@ def test_constraints_and_sums_over_members():
     assert report.passed.count("hessian") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SMOOTH if name != "nonlinear"])
 def test_derivatives_and_surrogates_are_operators(name):
     f = SMOOTH[name]
@@ -207,6 +210,7 @@ def test_constraints():
         assert shifted(part) == 0.0  # a plane outside breaks no bound
 
 
+@pytest.mark.slow
 def test_complex_norms():
     space = lo.Space(SHAPE, "complex128")
     z = space.random(0)
@@ -259,6 +263,7 @@ def test_curvatures_of_moduli(kind):
             f.gradient.jacobian(0 * z)
 
 
+@pytest.mark.slow
 def test_projector_inside_a_functional_under_autodiff():
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     import geometries

@@ -141,6 +141,7 @@ def test_what_is_right_passes_and_the_report_names_it() -> None:
     assert str(report).startswith(repr(Square())) and "torch was not asked for" in str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "check", "message"),
     [

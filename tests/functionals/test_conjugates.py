@@ -34,6 +34,7 @@ CONVEX = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVEX)
 def test_values_of_conjugates(name):
     """Fenchel and Young: f(x) + f*(p) is <x, p> where p is a subgradient at x, else more."""
@@ -52,6 +53,7 @@ def test_values_of_conjugates(name):
     assert lowered(p) == pytest.approx(f.conjugate(p))
 
 
+@pytest.mark.slow
 def test_envelopes():
     for f in (lo.L1(S), lo.NonNegative(S), lo.KullbackLeibler(S, COUNTS), lo.Linf(S)):
         check_functional(lo.moreau_envelope(f, 0.7), libraries=("torch",))
@@ -71,6 +73,7 @@ def test_envelopes():
         (lo.L1(S) + lo.L2(S)).conjugate(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_planes(dtype):
     space = lo.Space(SHAPE, dtype, axes=("y", "x"))

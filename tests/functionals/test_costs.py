@@ -68,6 +68,7 @@ def holds(what: str, cost: Cost, domain: Any, made: float, measured: float) -> N
     assert cost.read >= bytes_of(domain), what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 def test_values_and_derivatives_state_what_they_take(dtype: str) -> None:
     for name, f in functionals(dtype).items():

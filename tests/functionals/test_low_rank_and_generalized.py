@@ -18,6 +18,7 @@ def half(x):
     return 0.5 * x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_nuclear_norm(dtype):
     space = lo.Space((2, 3, 4), dtype, axes=AXES)
@@ -35,6 +36,7 @@ def test_nuclear_norm(dtype):
         lo.NuclearNorm(space, axes=("x", "x"))
 
 
+@pytest.mark.slow
 def test_denoiser():
     space = lo.Space((4, 5), "float32")
     # Half of x: the RED value is |x|^2 / 4, a homogeneous denoiser with a symmetric Jacobian.
@@ -69,6 +71,7 @@ def test_a_network_denoises():
     assert net.bias.grad is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
 def test_symmetrized_gradient(shape):
     steps = (0.5, 1.0, 2.0)[: len(shape)]
@@ -102,6 +105,7 @@ def test_generalized_variation():
         assert plan(f, devices=devices, executor=executor).lower()(point) == pytest.approx(f(point))
 
 
+@pytest.mark.slow
 def test_generalized_variation_keeps_a_ramp():
     # A noiseless ramp is its own solution, whatever the weight: TV would flatten it.
     space = lo.Space((12,), "float64")

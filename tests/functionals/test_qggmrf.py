@@ -252,6 +252,7 @@ def test_surrogate_is_symmetric_and_positive(dtype):
     np.testing.assert_allclose(S.diagonal(), np.diag(dense).reshape(2, 3, 2), rtol=1e-5)
 
 
+@pytest.mark.slow
 @given(
     p=st.floats(0.5, 2.0),
     ratio=st.floats(0.3, 1.0),
@@ -269,6 +270,7 @@ def test_surrogate_majorizes(p, ratio, T, scale, move, seed):
     assert prior(x + d) <= right + 1e-10 * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(6,), (3, 4), (2, 3, 4), (2, 2, 3, 4)])
 @pytest.mark.parametrize("namespace", ["numpy", "torch", "jax"])
 def test_restriction_gives_the_rows_of_the_whole(shape, namespace):

@@ -40,6 +40,7 @@ CONCAVE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("name", [*REAL, *ANY, *CONCAVE])
 def test_laws(name, dtype):

@@ -20,6 +20,7 @@ def planned_value(f, x):  # type: ignore[no-untyped-def]
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
 @pytest.mark.parametrize("space", [IMAGE, lo.Space((3, 6), "complex64")], ids=str)
 def test_vectorial_total_variation(norm: str, space: lo.Space) -> None:

@@ -106,6 +106,7 @@ def test_unequal_pitches_have_bounds_in_float32(spacing: Any, word: str | None) 
     assert pitch_limit(Grid((3, 5), spacing), "float64") is None
 
 
+@pytest.mark.slow
 def test_frames_on_a_device_are_read_once_and_go_there_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

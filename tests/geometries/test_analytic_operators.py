@@ -44,6 +44,7 @@ def operators(precision: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("name", operators("float64"))
 def test_adjoints_to_rounding(name: str, precision: str) -> None:
@@ -75,6 +76,7 @@ def test_adjoints_to_rounding(name: str, precision: str) -> None:
         assert residual(A.H @ e, e) <= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["gather fan", "gather volume", "fbp equiangular", "cosine frames", "parker", "ramp"]
 )
@@ -286,6 +288,7 @@ def test_gradients_in_data_filter_and_weights() -> None:
         assert (leaf.grad * leaf).sum().item() == pytest.approx(loss.item(), rel=1e-12), name
 
 
+@pytest.mark.slow
 def test_jax_compiles_and_differentiates() -> None:
     jax = pytest.importorskip("jax")
     A = fbp_operator(scan(geometries()["fan"], Grid((7, 6)), "float32"))

@@ -82,6 +82,7 @@ def test_centred_disc_in_short_and_full_scans(degrees: float) -> None:
     assert image[1, 1] == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [359.90, 359.92093, 359.925, 360])
 def test_scans_a_hair_short_of_a_turn_keep_their_amplitude(degrees: float) -> None:
     t = np.linspace(0, np.deg2rad(degrees), 7200)
@@ -90,6 +91,7 @@ def test_scans_a_hair_short_of_a_turn_keep_their_amplitude(degrees: float) -> No
     assert image[0, 0] == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [220, 240, 300])
 @pytest.mark.parametrize("radius", [None, 40.0])
 def test_disc_off_centre_in_short_scans(degrees: float, radius: float | None) -> None:

@@ -129,6 +129,7 @@ def fan_sinogram(beam: FanBeam) -> np.ndarray:
     return np.asarray(value + 0.3 * np.random.default_rng(0).standard_normal(np.shape(value)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("span", "views"), [(2 * np.pi, 121), (2 * np.pi, 60), (4.4, 120)])
 @pytest.mark.parametrize("curvature", [None, 300.0])
 def test_axis_of_fans(span: float, views: int, curvature: float | None) -> None:

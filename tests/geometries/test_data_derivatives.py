@@ -23,6 +23,7 @@ SCANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", SCANS)
 def test_every_transform_of_torch_is_the_matrix(name: str, backend: str) -> None:
@@ -53,6 +54,7 @@ def test_every_transform_of_torch_is_the_matrix(name: str, backend: str) -> None
     close(func.grad(lambda w: (func.grad(lambda x: ((A @ x) * w).sum())(x) * t).sum())(w), At)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equiangular", "helix"])
 def test_every_transform_of_jax_is_the_matrix(name: str) -> None:
     jax = pytest.importorskip("jax")
@@ -91,6 +93,7 @@ def test_missed_rays_and_zero_tangents_are_exact_zeros(backend: str) -> None:
     assert not tangent.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("views", [6, 60])
 def test_what_is_saved_for_a_data_gradient_is_constant(views: int, backend: str) -> None:
@@ -109,6 +112,7 @@ def test_what_is_saved_for_a_data_gradient_is_constant(views: int, backend: str)
     np.testing.assert_allclose(x.grad, A.H @ np.ones(A.codomain.shape, "float32"), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("lead", [(0,), (2, 0)])
 def test_empty_batches_keep_their_graph(lead: tuple[int, ...], backend: str) -> None:
@@ -152,6 +156,7 @@ def test_halves_near_their_largest_number_have_finite_derivatives(backend: str) 
     assert tangent.item() == pytest.approx(195072)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", ["siddon", "joseph", "footprint"])
 def test_small_terms_survive_along_rays_and_over_views(model: str, backend: str) -> None:

@@ -167,6 +167,7 @@ def test_mixed_libraries_join_one_and_two_are_refused() -> None:
         Trajectory("fan", tensor([(0, -5)]), jnp.ones((1, 2)), [(1.0, 0.0)], None, Detector(2))
 
 
+@pytest.mark.slow
 def test_jax_traces_frames_and_gives_nan_for_invalid_views() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
@@ -194,6 +195,7 @@ def test_jax_traces_frames_and_gives_nan_for_invalid_views() -> None:
     assert np.isfinite(np.asarray(turned)[0]).all()
 
 
+@pytest.mark.slow
 def test_jax_gradients_reach_angles_distances_and_pitch() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
@@ -261,6 +263,7 @@ def test_values_are_read_once_and_each_frame_by_itself(monkeypatch: pytest.Monke
     assert reads == [(3, 3)] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", ["distance", "pitch", "parallel"])
 def test_what_an_invalid_traced_frame_projects_is_nan(build: str) -> None:
     jax = pytest.importorskip("jax")

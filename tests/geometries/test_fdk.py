@@ -41,6 +41,7 @@ def chords(geometry: Any, radius: float, center: tuple[float, float, float]) -> 
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [(0, 0, 0), (8, -3, 0)])
 @pytest.mark.parametrize("degrees", [240, 360])
 @pytest.mark.parametrize("curvature", [None, 200.0])
@@ -98,6 +99,7 @@ def test_moving_the_grid_moves_the_image() -> None:
     np.testing.assert_allclose(again, wide, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "curvature"), [("float32", None), ("float64", 30.0)])
 def test_laws_of_operators(precision: str, curvature: float | None) -> None:
     t = TURN * np.arange(6) / 6

@@ -101,6 +101,7 @@ def test_a_grid_larger_than_memory_warns_with_its_size(monkeypatch: pytest.Monke
     Grid.for_geometry(cone())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["siddon", "footprint"])
 def test_objects_that_reach_the_edge_columns_are_told(model: str) -> None:
     angles = np.linspace(0, np.pi, 50, endpoint=False) + 0.01

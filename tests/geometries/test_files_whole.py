@@ -53,6 +53,7 @@ def test_every_cut_is_refused(tmp_path: Path, suffix: str) -> None:
         refused(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".h5", ".tif"])
 def test_a_flipped_byte_is_refused_or_harmless(tmp_path: Path, suffix: str) -> None:
     """An archive's checksum tells of every one; other formats may give other numbers, no more."""

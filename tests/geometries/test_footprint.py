@@ -37,6 +37,7 @@ def footprint(geometry: object, grid: Grid, **options: object) -> Projector:
 
 # float32 is fast without licence to reorder, and other libraries call the same kernels: three scans
 # stand for all.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -51,6 +52,7 @@ def test_every_footprint_keeps_the_contract(name: str, precision: str) -> None:
     check_operator(A, libraries=None if precision == "float32" else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equiangular", "aligned", "helix", "tilted"])
 def test_compositions_and_subsets_keep_the_contract(name: str) -> None:
     from linops.testing import check_operator

@@ -35,6 +35,7 @@ RECTANGLES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("t", "size", "p", "du", "trapezoid", "box"), RECTANGLES)
 def test_one_pixel_in_a_parallel_beam(t, size, p, du, trapezoid, box) -> None:
     dx, dy = size

@@ -32,6 +32,7 @@ def test_forward_transpose_and_matrix() -> None:
     assert np.allclose(L.T.mv(jnp.asarray(y)), A.T @ y, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tags_follow_and_cg_accepts_them() -> None:
     A = smoothing()
     L = to_lineax(A)
@@ -46,6 +47,7 @@ def test_tags_follow_and_cg_accepts_them() -> None:
     assert np.allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_complex_positive_operators_are_solved_and_differentiated() -> None:
     """A Hermitian matrix is not its transpose: the derivative of a solve takes the conjugate."""
     generator = np.random.default_rng(0)
@@ -76,6 +78,7 @@ def test_complex_positive_operators_are_solved_and_differentiated() -> None:
             assert np.allclose(back(jnp.asarray(b))[0], np.linalg.solve(dense.T, b)), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["normal", "lsmr"])
 def test_least_squares(solver: str) -> None:
     generator = np.random.default_rng(0)
@@ -87,6 +90,7 @@ def test_least_squares(solver: str) -> None:
     assert np.allclose(found, np.linalg.lstsq(M, y, rcond=None)[0], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_solve_inside_jit_and_its_gradient() -> None:
     A = lo.Diagonal(np.array([1.0, 2.0, 4.0], "float32"))
 

@@ -61,6 +61,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("made", MADE)
 def test_what_is_derived_from_a_parameter_follows_it(made, asked) -> None:

@@ -34,6 +34,7 @@ def test_pylops_cgls_walks_with_ours(scan) -> None:
     assert np.linalg.norm(theirs - image) < 0.3 * np.linalg.norm(image)
 
 
+@pytest.mark.slow
 def test_pylops_fista_and_splitbregman(scan) -> None:
     sparsity = pytest.importorskip("pylops.optimization.sparsity")
     A, image, y = scan

@@ -150,6 +150,7 @@ def test_torch_is_refused_with_our_solver_named() -> None:
         to_pylops(lo.Gradient(lo.Space(4)))._matvec(torch.zeros(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["cgls", "lsqr"])
 def test_jax_runs_where_pylops_runs_it(solver: str) -> None:
     jnp = pytest.importorskip("jax.numpy")

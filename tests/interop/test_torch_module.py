@@ -25,6 +25,7 @@ def test_forward_and_adjoint_with_batch_and_channel_axes() -> None:
     assert "Gradient" in repr(layer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

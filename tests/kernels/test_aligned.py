@@ -39,6 +39,7 @@ LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, name):
@@ -79,6 +80,7 @@ def test_a_scan_that_is_not_aligned_is_refused():
         run_forward(aligned, scan, np.zeros((1, 6, 7, 5)))
 
 
+@pytest.mark.slow
 def test_a_batch_in_shares_is_the_batch(monkeypatch):
     scan = SCANS["same"]
     x = np.random.default_rng(0).random((3, *scan.grid_shape[1:], scan.grid_shape[0]))

@@ -29,6 +29,7 @@ print(one(41), two(43), [str(w.message) for w in told].__len__(), told[0].messag
 """
 
 
+@pytest.mark.slow
 def test_no_place_for_a_cache(tmp_path: Path) -> None:
     root = Path(linops.__file__).parent.parent
     for name in ("linops", "geometries"):

@@ -48,6 +48,7 @@ LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, name):
@@ -85,6 +86,7 @@ def test_level_rays_in_faces_between_slices_belong_to_the_slice_above(precision)
     assert [set(np.flatnonzero(row)) for row in by_row] == [set(), {0}, {1}, {2}, set(), set()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [0.0, -1.0, 2.0, -4.0, 4.0])
 def test_ends_clip_the_ray(source):
     scan = cone((-np.pi / 2,), (1, 1), (1.0, 1.0), a=-source, d=20.0 - source,
@@ -121,6 +123,7 @@ def test_distant_ends(ends):
     assert abs(got - 17.5) < 2e-11
 
 
+@pytest.mark.slow
 def test_rays_beside_the_grid_are_exact_zeros():
     grid = unit_grid((4, 6, 6))
     for scan in (
@@ -131,6 +134,7 @@ def test_rays_beside_the_grid_are_exact_zeros():
         assert not run_adjoint(columns, scan, np.full((1, 2, 4, 3), 1e30)).any()
 
 
+@pytest.mark.slow
 def test_fast_is_close_to_double_and_passes_the_dot_test_at_scale():
     grid = unit_grid((24, 20, 22))
     scan = cone(np.linspace(0, 6, 16), (30, 28), (1.3, 1.4), a=40.0, d=60.0, **grid)

@@ -24,6 +24,7 @@ def versions() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_read_only_arrays_make_no_version() -> None:
     beam = FanBeam(np.arange(6) * np.pi / 3, Detector(16, 1.5), 30.0, 50.0)
     A = Projector(beam, Grid((8, 9)))

@@ -87,6 +87,7 @@ def matrix_of(name):
     return cells.reshape(A.codomain.size, A.domain.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANS)
 def test_matrices_are_chord_lengths(results, name):
     right = matrix_of(name)

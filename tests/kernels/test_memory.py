@@ -60,6 +60,7 @@ SCANS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fast", "float64"])
 @pytest.mark.parametrize("name", SCANS)
 def test_volume_kernels_take_less_than_4_mib_a_thread(name, precision):

@@ -109,6 +109,7 @@ LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, kind):
@@ -152,6 +153,7 @@ def test_a_view_has_its_bits_in_any_scan(data):
     )
 
 
+@pytest.mark.slow
 def test_the_operator_contract():
     check_operator(projector(mixture("parallel", MIXTURES["parallel"][1::3]), "float64"))
 

@@ -37,6 +37,7 @@ LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law, name):
@@ -119,6 +120,7 @@ def test_a_diagonal_ray_loses_nothing_at_corners():
     assert abs(got - 4 * np.sqrt(3)) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parallel", "cone"])
 def test_rays_that_miss_are_exact_zeros(kind):
     # beside the grid and parallel to its faces, or away from it

@@ -149,6 +149,7 @@ SCANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", SCANS)
 def test_every_entry_equals_the_clipped_chord(name: str, precision: str) -> None:
@@ -461,6 +462,7 @@ def residual(left: np.ndarray, x: np.ndarray, right: np.ndarray, y: np.ndarray) 
     return abs(left @ y - x @ right) / scale / eps if scale else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", ["parallel", "fan"])
 def test_dot_at_scale(kind: str, precision: str) -> None:
@@ -524,6 +526,7 @@ CURVED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("kept", [True, False])

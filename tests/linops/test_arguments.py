@@ -94,6 +94,7 @@ def test_axes_of_numpy_serve_as_those_of_python() -> None:
         lo.Space(2**31)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 @pytest.mark.parametrize("kind", ["matrix", "sparse", "pylops"])
 def test_what_can_only_be_an_operator_is_wrapped(kind: str) -> None:

@@ -27,6 +27,7 @@ def near(found: np.ndarray, wanted: np.ndarray, units: float = 200) -> None:
 # --- dtypes -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda s: type(s).__name__)
 def test_real_scalars_are_weak_forward_and_adjoint(name: str, scalar) -> None:
@@ -42,6 +43,7 @@ def test_real_scalars_are_weak_forward_and_adjoint(name: str, scalar) -> None:
         near(p, q * complex(scalar) if p.dtype.kind == "c" else q * float(scalar))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in OPERATORS if "real-linear" not in n])
 def test_a_complex_scalar_is_conjugated_by_the_adjoint(name: str) -> None:
     A, c = OPERATORS[name](), 0.5 - 2j
@@ -350,6 +352,7 @@ def grown(children):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data())
 def test_random_trees_are_their_dense_matrices(data: st.DataObject) -> None:
@@ -369,6 +372,7 @@ def test_random_trees_are_their_dense_matrices(data: st.DataObject) -> None:
         np.testing.assert_allclose(dense, dense.conj().T, atol=1e-10 * scale**2)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_random_float32_trees_stay_float32(data: st.DataObject) -> None:
@@ -381,6 +385,7 @@ def test_random_float32_trees_stay_float32(data: st.DataObject) -> None:
     np.testing.assert_allclose(A.to_dense(), dense, atol=1e-3 * scale**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
 def test_blocks_of_rings_in_compositions(number: int) -> None:
     S = lo.Space(4)

@@ -73,6 +73,7 @@ def test_jax_without_x64_is_refused_and_never_narrowed(dtype: str) -> None:
         arrays.zeros((2,), np.dtype(dtype), like("jax"))
 
 
+@pytest.mark.slow
 def test_negative_strides_do_not_end_the_process() -> None:
     # torch.from_dlpack aborts on them: only another process can tell.
     code = (

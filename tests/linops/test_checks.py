@@ -15,6 +15,7 @@ from linops.testing import check_operator, dot_test, taylor_test
 from .builders import NODES, OPERATORS, array, matrix, space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_passes(name: str) -> None:
     skip = {}
@@ -120,10 +121,12 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 def test_the_mutant_without_a_fault_is_right() -> None:
     assert "dot" in check_operator(Mutant()).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [name for name, line in FAULTS.items() if line])
 def test_every_fault_is_named(fault: str) -> None:
     with pytest.raises(AssertionError, match=re.escape(FAULTS[fault])):
@@ -193,6 +196,7 @@ def test_skipping_is_told_and_misspelling_raises(capsys: pytest.CaptureFixture[s
 # --- the dot test -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("n", [1, 10, 300])
 def test_correct_matrices_stay_below_two_eps(dtype: str, n: int) -> None:

@@ -49,6 +49,7 @@ def test_html_has_one_row_an_operator_and_escapes_what_users_name() -> None:
     assert "Exp" in nonlinear._repr_html_()
 
 
+@pytest.mark.slow
 def test_spy_draws_the_pattern_of_the_matrix() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     A = lo.Gradient(lo.Space((3, 4)))
@@ -83,6 +84,7 @@ def test_large_operators_are_not_drawn() -> None:
     assert ax.images[0].get_array().shape == (6, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("put", [None, object()], ids=["none", "any"])
 def test_trees_of_placeholders_are_shown(name: str, put: object) -> None:

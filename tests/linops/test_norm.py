@@ -80,6 +80,7 @@ ITERATED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ITERATED)
 def test_norms_of_other_operators_converge_at_the_defaults(name: str) -> None:
     A = ITERATED[name]
@@ -95,6 +96,7 @@ def test_norms_of_other_operators_converge_at_the_defaults(name: str) -> None:
         assert A.norm(rtol=1e-9, iterations=300) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [32, 64])
 def test_a_gradient_of_many_planes_converges(n: int) -> None:
     """Its largest singular values lie close together; cosines diagonalise it."""

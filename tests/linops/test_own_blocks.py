@@ -86,6 +86,7 @@ class Outer(lo.Operator):
         return x[..., :, None] * x[..., None, :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [False, True])
 def test_functions_of_any_extent_see_their_planes_and_the_halo(ring: bool) -> None:
     seen: list[int] = []
@@ -113,6 +114,7 @@ def test_functions_of_any_extent_see_their_planes_and_the_halo(ring: bool) -> No
         assert seen == [4, 7, 4, 7]  # of the block, and of the whole it is held to
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [False, True])
 @pytest.mark.parametrize("linear", [False, True])
 def test_derived_operators_have_blocks_of_any_extent(ring: bool, linear: bool, x64: None) -> None:

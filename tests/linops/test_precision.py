@@ -76,6 +76,7 @@ def parts(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", list(leaves("float32")))
 def test_no_operation_is_in_double_precision(name: str, dtype: str) -> None:
@@ -92,6 +93,7 @@ def test_no_operation_is_in_double_precision(name: str, dtype: str) -> None:
                 assert member.dtype.name in ("float32", "complex64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", list(leaves("float32")))
 def test_results_in_numpy_are_single(name: str, dtype: str) -> None:

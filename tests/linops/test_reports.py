@@ -170,6 +170,7 @@ def test_results_and_adjoints_stay_on_the_second_device(name: str) -> None:
             assert part.device == device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["diagonal", "matrix", "gradient"])
 def test_one_operator_serves_two_devices_of_jax_in_turn(name: str) -> None:
     jax = pytest.importorskip("jax")

@@ -78,6 +78,7 @@ def test_every_namespace_gives_the_same_inner_product(namespace: str, dtype: str
     assert complex(traced) == pytest.approx(found, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_inner_products_under_a_trace_and_a_gradient() -> None:
     import jax
     import torch
@@ -190,6 +191,7 @@ def test_what_is_no_dtype_of_a_space_is_refused(dtype: object) -> None:
         lo.Space(3, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [2.0**-100, 1.0, 2.0**100])
 def test_norms_neither_overflow_nor_vanish(scale):
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")

@@ -50,6 +50,7 @@ def passes(A: lo.LinearOperator, names: set[str]) -> None:
             pytest.fail(f"{name}: {error}\n{A.describe()}")
 
 
+@pytest.mark.slow
 @settings(many, max_examples=200)
 @given(st.data())
 def test_trees_are_their_matrices(data: st.DataObject) -> None:
@@ -57,12 +58,14 @@ def test_trees_are_their_matrices(data: st.DataObject) -> None:
     holds(*data.draw(trees(4)))
 
 
+@pytest.mark.slow
 @settings(many, max_examples=50)
 @given(st.data())
 def test_trees_pass_the_suite(data: st.DataObject) -> None:
     passes(data.draw(trees(3, max_size=8)).operator, set(LAWS))
 
 
+@pytest.mark.slow
 @settings(many, max_examples=100)
 @given(st.data())
 def test_trees_can_be_cut_and_are_linear(data: st.DataObject) -> None:
@@ -70,6 +73,7 @@ def test_trees_can_be_cut_and_are_linear(data: st.DataObject) -> None:
     passes(data.draw(trees(3, max_size=10)).operator, names)
 
 
+@pytest.mark.slow
 @settings(many, max_examples=24)
 @given(trees(2, max_size=6))
 def test_jax_and_torch_differentiate_trees_as_their_matrices(tree) -> None:
@@ -129,6 +133,7 @@ def numbers(x) -> np.ndarray:
     return np.concatenate([half.astype("float64") for kind in kinds for half in kind])
 
 
+@pytest.mark.slow
 def test_blocks_of_trees_keep_the_names_of_the_whole() -> None:
     rng = np.random.default_rng(0)
 
@@ -146,6 +151,7 @@ def test_blocks_of_trees_keep_the_names_of_the_whole() -> None:
         CHECKS["padded_blocks"](Subject(A, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_leaves_are_their_matrices(kind: str) -> None:
     @settings(many, max_examples=15)
@@ -175,6 +181,7 @@ def test_pairs_for_users(data: st.DataObject) -> None:
         assert np.abs(found - image).max(initial=0) <= 1e3 * bound
 
 
+@pytest.mark.slow
 def test_every_elementary_operator_and_node_is_drawn() -> None:
     seen: Counter[str] = Counter()
 
@@ -207,6 +214,7 @@ def test_real_forms_of_matrices() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_vectors_are_elements_of_bounded_spaces(data: st.DataObject) -> None:
     space = data.draw(spaces(max_size=12))

@@ -30,6 +30,7 @@ def _views_against_slabs(A: ct.Projector, devices: int) -> Plan:
     return draft(A, p.mesh, p.settings, request, None, [(Sharded(0),)], [(Sharded(0),)])
 
 
+@pytest.mark.slow
 def test_a_band_of_every_share_is_in_flight_at_a_time() -> None:
     A, n = _cone(64), 4
     p = _views_against_slabs(A, n)
@@ -45,6 +46,7 @@ def test_a_band_of_every_share_is_in_flight_at_a_time() -> None:
     assert stated < p.stated.peak - (n - 2) * share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planes", [12, 7])
 def test_results_do_not_depend_on_the_length_of_bands(planes: int) -> None:
     A, n = _cone(planes), 3

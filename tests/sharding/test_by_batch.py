@@ -34,6 +34,7 @@ def _assert_close(got: Any, wanted: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["workers", "threads", "shard_map"])
 def test_batches_of_any_length(executor: str) -> None:
@@ -71,6 +72,7 @@ def test_equal_shares_exchange_nothing() -> None:
     assert again.plan.by_batch, "what is lowered to its space is shared out alike"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_under_transformations_of_jax() -> None:
     A = compositions.projector((5, 6, 6), 5)
@@ -86,6 +88,7 @@ def test_under_transformations_of_jax() -> None:
     _assert_close(jax.jit(jax.vmap(jax.grad(loss)))(x), slope)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_solvers_functionals_and_jacobians() -> None:
     A = compositions.projector((5, 6, 6), 5)

@@ -46,6 +46,7 @@ def _lowered(A: Any, n: int, partition: Any = "auto", by: int | None = None) -> 
     return p.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["projector over gradient", "side by side", "gram with weights"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_compositions(name: str, n: int) -> None:
@@ -56,6 +57,7 @@ def test_compositions(name: str, n: int) -> None:
     assert_close(B.H @ y, A.H @ y)
 
 
+@pytest.mark.slow
 def test_more_devices_than_planes() -> None:
     A = compositions.projector(views=3)
     x, y = A.domain.random(1), A.codomain.random(2)
@@ -64,6 +66,7 @@ def test_more_devices_than_planes() -> None:
     assert_close(B.H @ y, A.H @ y)
 
 
+@pytest.mark.slow
 def test_two_mesh_axes() -> None:
     A = compositions.projector()
     x, y = A.domain.random(1), A.codomain.random(2)
@@ -72,6 +75,7 @@ def test_two_mesh_axes() -> None:
     assert_close(B.H @ y, A.H @ y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two rings", "two stencils"])
 def test_halos_between_devices(name: str) -> None:
     A = compositions.LINEAR[name]()
@@ -113,6 +117,7 @@ def test_nothing_passes_through_the_host_and_shares_keep_their_place(
     ]
 
 
+@pytest.mark.slow
 def test_padding_changes_no_bit() -> None:
     A = compositions.LINEAR["two rings"]()
     B = _lowered(A, 4, by=0)
@@ -129,6 +134,7 @@ def test_padding_changes_no_bit() -> None:
             assert not a[7:].any()
 
 
+@pytest.mark.slow
 def test_functionals_and_jacobians() -> None:
     A = compositions.projector()
     x, y = A.domain.random(1), A.codomain.random(2)

@@ -47,6 +47,7 @@ def _cut(A: Any, devices: Any, *axes: int, executor: str = "shard_map", shape: A
     return p.again(A, entries=ends, exits=ends).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 @pytest.mark.parametrize("order", TAPS)
@@ -65,6 +66,7 @@ def test_stencils_as_wide_as_several_shares_keep_their_bits(
             np.testing.assert_allclose(B.H @ x, A.H @ x, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 def test_on_a_rectangle_of_devices_two_permutes_an_axis_and_nothing_else(boundary: str) -> None:
     """Both axes cut, in either order of the devices, corners not read."""
@@ -81,6 +83,7 @@ def test_on_a_rectangle_of_devices_two_permutes_an_axis_and_nothing_else(boundar
     assert set(kinds) == {"collective-permute"} and len(kinds) <= 4
 
 
+@pytest.mark.slow
 def test_two_stencils_exchange_once_and_say_what_they_send() -> None:
     """Divergence of gradient sends two planes each way, once, not one plane twice."""
     space = lo.Space((8, 6), "float64", ("z", "x"))
@@ -112,6 +115,7 @@ def test_one_jitted_function_serves_plans_on_two_meshes_in_turn() -> None:
         np.testing.assert_array_equal(operator.codomain.home.gather(made), A @ x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
 @pytest.mark.parametrize(("size", "reach"), [(12, 5), (8, 4)])

@@ -34,6 +34,7 @@ GEOMETRIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize(("shape", "n"), [((7, 32, 32), 3), ((3, 16, 16), 4), ((3, 16, 16), 8)])
 def test_projectors_of_every_kind(name: str, shape: tuple[int, ...], n: int) -> None:
@@ -78,6 +79,7 @@ ITERATED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beam", "filtered"),
     [(ct.ParallelBeam, ct.fbp_operator), (partial(ct.ConeBeam, **FAR), ct.fdk_operator)],

@@ -50,6 +50,7 @@ _STEPS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 8])
 @pytest.mark.parametrize("name", _STEPS)
 def test_every_step_and_its_adjoint_agree(name: str, n: int) -> None:

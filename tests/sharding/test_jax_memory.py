@@ -32,6 +32,7 @@ def _lowered(executor: str) -> Any:
     return p.again(A, entries=ends, exits=ends).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_a_run_reads_nothing_moves_shares_only_and_keeps_nothing(
     executor: str, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +71,7 @@ def test_a_run_reads_nothing_moves_shares_only_and_keeps_nothing(
     assert min(counts[-10:]) <= max(counts[:10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_without_memory_an_error_names_the_prediction_and_nothing_stays(
     executor: str, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +108,7 @@ def test_without_memory_an_error_names_the_prediction_and_nothing_stays(
     np.testing.assert_array_equal(made[0], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", ["device", "host"])
 def test_a_device_without_room_stops_all_before_they_begin(
     short: str, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +138,7 @@ def test_a_device_without_room_stops_all_before_they_begin(
     np.testing.assert_array_equal(np.asarray(B @ x), wanted)
 
 
+@pytest.mark.slow
 def test_float32_programs_hold_no_float64() -> None:
     space = lo.Space((7, 6, 5), "float32", ("z", "y", "x"))
     spectrum = lo.FFT(space, axes=("y", "x"))

@@ -25,6 +25,7 @@ def _row(n: int, size: int, axis: int = 0, ndim: int | None = 2) -> Placement:
     return Placement(tuple(jax.devices("cpu")[:n]), axis, size, ndim=ndim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "n"), [(7, 2), (7, 3), (5, 4), (3, 4), (1, 8), (8, 8)])
 def test_put_and_gather_are_inverse_with_a_zero_tail(size: int, n: int) -> None:
     p = _row(n, size)
@@ -49,6 +50,7 @@ def test_the_caller_s_array_is_no_part_of_it() -> None:
     assert float(placed.sum()) == 1024
 
 
+@pytest.mark.slow
 def test_a_rectangle_of_devices() -> None:
     mesh = Mesh(tuple(jax.devices("cpu")[:6])[::-1], (2, 3), ("view", "z"))
     p = Placement(mesh.devices, (0, 1), (5, 7), None, mesh, 2)
@@ -98,6 +100,7 @@ def test_a_mesh_of_jax_is_taken() -> None:
     assert p.put(np.ones((5, 7), "float32")).sharding.mesh.shape == {"view": 2, "z": 3}
 
 
+@pytest.mark.slow
 def test_plain_members_are_put_beside_placed_ones() -> None:
     space = lo.Space((7, 2), "float32", ("z", "x"))
     H = lo.hstack([lo.Gradient(space), 2 * lo.Gradient(space)])
@@ -145,6 +148,7 @@ def test_the_axes_that_are_not_cut_are_checked_too() -> None:
         B @ wrong
 
 
+@pytest.mark.slow
 def test_no_device_holds_a_full_array() -> None:
     p = _row(8, 61, ndim=2)
     before = {id(x) for x in jax.live_arrays()}
@@ -214,6 +218,7 @@ def test_every_ordered_pair_is_tried_and_a_faulty_one_found(
     assert any(y is x for y in read)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fresh")
 def test_nothing_is_copied_between_devices_that_copy_wrongly(
     monkeypatch: pytest.MonkeyPatch,

@@ -32,6 +32,7 @@ jax = pytest.importorskip("jax")
 
 
 # Each example compiles four programs; seeds are fixed so that the time is.
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(test_programs._programs())
@@ -63,6 +64,7 @@ def test_random_programs_and_their_adjoints_are_matrices(drawn: Any) -> None:
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_two_plans_at_once_from_two_threads(executor: str) -> None:
     A = compositions.projector().with_precision("float32")
@@ -91,6 +93,7 @@ def test_two_plans_at_once_from_two_threads(executor: str) -> None:
     assert not faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_deterministic_plans_bands_and_columns(executor: str) -> None:
     A = compositions.projector().with_precision("float32")
@@ -109,6 +112,7 @@ def test_deterministic_plans_bands_and_columns(executor: str) -> None:
     np.testing.assert_allclose(C.codomain.home.gather(C @ z), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "partition", "chunks"),
     [
@@ -138,6 +142,7 @@ def test_bands_are_one_loop_whatever_their_number(name: str, partition: str, chu
     assert sizes[1] <= 1.1 * sizes[0]
 
 
+@pytest.mark.slow
 def test_inner_planes_apart_from_faces_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     space = lo.Space((13, 5, 4), "float32", ("z", "y", "x"))
     A = lo.Convolve(space, np.arange(1.0, 6.0, dtype="float32").reshape(5, 1, 1))

@@ -42,6 +42,7 @@ def _collectives(text: str) -> list[str]:
     return re.findall(r" (all-reduce|all-gather|reduce-scatter|all-to-all)(?:-start)?\(", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x64", [True, False])
 def test_several_products_are_one_collective(x64: bool) -> None:
     with jax.enable_x64(x64):
@@ -72,6 +73,7 @@ def test_several_products_are_one_collective(x64: bool) -> None:
         assert pair.inner((x, u), (y, v)) == pytest.approx(wanted[0] + wanted[1], rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_in_order_no_cut_and_no_device_changes_a_bit(dtype: str) -> None:
     found, plain = set(), []
@@ -96,6 +98,7 @@ def test_in_order_no_cut_and_no_device_changes_a_bit(dtype: str) -> None:
     assert value == alone if dtype != "float32" else value == pytest.approx(alone, rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x64", "ordered"), [(True, True), (False, False)])
 def test_their_derivatives(x64: bool, ordered: bool) -> None:
     with jax.enable_x64(x64):

@@ -51,6 +51,7 @@ _SOLVERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _SOLVERS)
 def test_a_solve_is_one_program(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -138,6 +139,7 @@ def test_every_solver_ends_alike(executor: str, n: int, quick_xla: None) -> None
     np.testing.assert_allclose(got.residual_history, wanted.residual_history, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
     _, B, y = _problem()
     x, r = B.domain.zeros(), B.codomain.home.put(y)
@@ -155,6 +157,7 @@ def test_an_iteration_holds_the_collectives_of_the_plan_and_two_sums() -> None:
     assert text.count(" while(") == 1
 
 
+@pytest.mark.slow
 def test_callbacks_see_every_iteration_and_tolerances_end_where_they_are_met() -> None:
     A, B, y = _problem()
     seen: list[int] = []
@@ -171,6 +174,7 @@ def test_callbacks_see_every_iteration_and_tolerances_end_where_they_are_met() -
     np.testing.assert_allclose(got.solution[1], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "options"),
     [(solvers.sirt, {}), (solvers.tv, {"weight": 0.1, "method": "pdhg"})],
@@ -195,6 +199,7 @@ def test_a_solve_on_devices_resumes_bit_for_bit(
     assert got.residual_history == wanted.residual_history
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path: Path) -> None:
     A = compositions.projector((5, 6, 6), 4)
@@ -218,6 +223,7 @@ def test_a_solve_resumes_on_other_devices_executors_and_without_a_plan(tmp_path:
         solvers.sirt(wrong, y, iterations=4, resume=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_deterministic_solve_has_its_bits_on_any_devices() -> None:
     space = lo.Space((7, 6), "float64", ("z", "x"))
     y = space.random(0)
@@ -237,6 +243,7 @@ def test_a_deterministic_solve_has_its_bits_on_any_devices() -> None:
     assert np.array_equal(solved(D, 2, 0), solved(D, 3, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_coordinate_descent_on_a_volume_in_shares(
@@ -312,6 +319,7 @@ def test_coordinate_descent_on_a_volume_in_shares(
         np.testing.assert_array_equal(part[real], again[real])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_a_proximal_map_takes_sharded_and_plain_arrays_mixed() -> None:
     A, B, y = _problem()
@@ -332,6 +340,7 @@ def test_the_adjoint_of_a_self_adjoint_operator_leads_back_to_its_devices() -> N
     assert B.domain.home.placement.holds(B.H @ y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "shard_map"])
 def test_a_solution_has_zeros_in_its_padding(executor: str) -> None:
     A = lo.Diagonal(np.linspace(1, 2, 5), lo.Space(5, "float64", ("z",)))
@@ -349,6 +358,7 @@ def _poisoned(placement: Any, x: Any, value: float) -> Any:
     return jax.device_put(np.where(mask, np.asarray(placed), value), placed.sharding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_what_stands_in_the_padding_of_any_input_is_nobodys_data(executor: str) -> None:
     A = compositions.projector((5, 6, 6), 7)

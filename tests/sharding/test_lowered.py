@@ -42,6 +42,7 @@ def assert_close(got: Any, wanted: Any, rtol: float = 1e-12) -> None:
             np.testing.assert_allclose(a, b, rtol=0, atol=rtol * (np.abs(b).max() + 1e-30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", compositions.LINEAR)
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_every_composition_on_any_number_of_devices(name: str, executor: str) -> None:
@@ -110,6 +111,7 @@ def test_batches_and_empty_batches_keep_their_axes() -> None:
     assert (B @ x[:0])[0].shape == (0, 3, *A.codomain.shape[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(trees(), st.data())
 def test_random_trees_meshes_and_partitions(pair: Any, data: st.DataObject) -> None:
@@ -144,6 +146,7 @@ def test_random_trees_meshes_and_partitions(pair: Any, data: st.DataObject) -> N
     assert B.shape == dense.shape
 
 
+@pytest.mark.slow
 def test_it_is_an_operator_like_any_other() -> None:
     A = compositions.projector()
     B = plan(A, devices=3, partition="view").lower()
@@ -187,6 +190,7 @@ def _functionals() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(_functionals()))
 @pytest.mark.parametrize("partition", ["auto", "z"])
 def test_functionals_are_global(name: str, partition: str) -> None:
@@ -389,6 +393,7 @@ def test_workers_share_the_leading_axis() -> None:
         assert_close(B.H @ (A @ x), A.H @ (A @ x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["projector over gradient", "two rings", "gram with weights"])
 def test_check_placement_passes(name: str) -> None:
     A = compositions.LINEAR[name]()

@@ -64,6 +64,7 @@ def _stack() -> lo.LinearOperator:
     return lo.vstack([A, 0.5 * lo.Gradient(A.domain)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "devices", "partition"),
     [
@@ -110,6 +111,7 @@ def test_a_device_holds_its_share_of_the_operators_arrays() -> None:
     assert apart.resident == 3 * size // 4
 
 
+@pytest.mark.slow
 def test_workers_without_memory_leave_nothing_behind() -> None:
     space = lo.Space((6, 4), "float32", ("z", "y"))
     made: list[weakref.ref] = []

@@ -40,6 +40,7 @@ def _execute(program: Program, x: np.ndarray, n: int) -> np.ndarray:
     return run(program, [x], Blocks(mesh.shape, mesh.coordinates), in_turn)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("size", [7, 8, 3, 1])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

@@ -63,6 +63,7 @@ def product(x: Any) -> Any:
     return x * xp.concat([x[1:, ...], xp.zeros_like(x[:1, ...])], axis=0) + x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["z", "auto"])
 @pytest.mark.parametrize("executor", ["serial", "threads", "shard_map"])
 @pytest.mark.parametrize("leaf", ["class", "function", "blockwise"])
@@ -84,6 +85,7 @@ def test_maps_of_ones_own_are_cut(leaf: str, executor: str, partition: str) -> N
     np.testing.assert_allclose(B.vjp(x, dy), slope, rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_auto_finds_a_plan_for_gradients_of_compositions() -> None:
     """A plan that is offered can be made: produced axes of a composition have blocks too."""
     A = lo.Matrix(np.random.default_rng(0).random((5, 42)).astype("f4"), SPACE)
@@ -125,6 +127,7 @@ def test_a_leaf_that_runs_whole_in_every_part_is_not_worth_cutting() -> None:
     assert cut.cuts != (None,) and whole.cuts == (None,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "how"),
     [

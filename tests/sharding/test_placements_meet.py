@@ -74,6 +74,7 @@ def test_two_placements_are_refused_when_the_composition_is_built(
             build()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["serial", "threads", "threads on JAX", "shard_map"])
 def test_where_they_match_compositions_are_what_they_are_without_plans(executor: str) -> None:
@@ -143,6 +144,7 @@ def test_under_jit_the_mesh_that_an_array_came_from_is_seen() -> None:
         jax.jit(lambda x: B @ x)(C.domain.home.put(SPACE.random(0)))
 
 
+@pytest.mark.slow
 def test_arrays_typed_by_an_explicit_mesh_and_a_mesh_that_is_set() -> None:
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -170,6 +172,7 @@ def test_arrays_typed_by_an_explicit_mesh_and_a_mesh_that_is_set() -> None:
 # --- plans that travel ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("executor", ["threads", "shard_map"])
 def test_lowered_operators_on_devices_pickle(executor: str) -> None:
@@ -192,6 +195,7 @@ def test_lowered_operators_on_devices_pickle(executor: str) -> None:
     assert again.explain() == B.plan.explain() and again.devices == tuple(devices)
 
 
+@pytest.mark.slow
 def test_a_process_without_the_devices_says_so(tmp_path: Path) -> None:
     file = tmp_path / "lowered"
     file.write_bytes(pickle.dumps(_lowered(BLUR, "shard_map", _jax(0, 1, 2))))

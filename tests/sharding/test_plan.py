@@ -199,6 +199,7 @@ def test_absent_devices_are_planned_for_and_refuse_to_run() -> None:
         p.lower() @ A.domain.zeros()
 
 
+@pytest.mark.slow
 def test_a_problem_that_fits_no_machine_is_explained_at_once() -> None:
     devices = Described.several(64, memory=80e9)
 
@@ -230,6 +231,7 @@ def test_the_table_names_steps_bytes_and_memory() -> None:
     assert str(p) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["auto", "view", "z", {"view": 1, "z": 1}])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_one_device_moves_nothing(partition: Any, deterministic: bool) -> None:
@@ -313,6 +315,7 @@ def test_they_keep_an_exchange_each_where_work_is_dear() -> None:
     assert _exchanges(p) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_fused_or_not_the_numbers_are_the_same(n: int) -> None:
     space = lo.Space((7, 5, 4), "float64", ("z", "y", "x"))
@@ -332,6 +335,7 @@ def _smoothing(space: lo.Space) -> lo.LinearOperator:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 4, 7])
 @pytest.mark.parametrize("partition", ["z", "y"])
 def test_predicted_memory_holds(n: int, partition: str) -> None:

@@ -87,6 +87,7 @@ def _programs(draw: st.DrawFn) -> tuple[Program, np.ndarray, Mesh]:
     return writer.program([first], [k]), dense, mesh
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(_programs())
 def test_random_programs_and_their_adjoints_are_matrices(drawn) -> None:
@@ -103,6 +104,7 @@ def test_random_programs_and_their_adjoints_are_matrices(drawn) -> None:
     np.testing.assert_allclose(twice.ravel(), dense @ x.ravel(), rtol=0, atol=1e-12 * _size(dense))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(_programs())
 def test_no_two_states_cut_one_array_axis(drawn) -> None:

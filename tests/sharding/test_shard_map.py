@@ -65,6 +65,7 @@ def _lowered(
 
 
 # Every composition on two numbers of devices, one of which leaves shares empty.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", compositions.LINEAR)
 @pytest.mark.parametrize("n", [3, 8])
 def test_every_composition(name: str, n: int) -> None:
@@ -75,6 +76,7 @@ def test_every_composition(name: str, n: int) -> None:
     assert_close(B.H @ y, A.H @ y)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize(
@@ -90,6 +92,7 @@ def test_other_numbers_of_devices(name: str, partition: str, n: int) -> None:
         assert not any(_counted(B._engine.compiled_text(B.plan.forward)).values())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("partition", [{"view": 2, "z": 3}, {"z": 2, "col": 2}])
 def test_two_mesh_axes(partition: dict[str, int]) -> None:
@@ -102,6 +105,7 @@ def test_two_mesh_axes(partition: dict[str, int]) -> None:
     dot_test(B)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("boundary", ["zero", "periodic"])
@@ -117,6 +121,7 @@ def test_halos_wider_than_shares(size: int, boundary: str) -> None:
         assert_close(B.H @ y, (dense.T @ y.ravel()).reshape(space.shape))
 
 
+@pytest.mark.slow
 def test_an_operator_that_moves_its_planes() -> None:
     space = lo.Space((7, 3), "float64", ("z", "x"))
     A = lo.Crop(space, {"z": (2, 6)})
@@ -129,6 +134,7 @@ def test_an_operator_that_moves_its_planes() -> None:
 # --- transformations ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(("name", "partition"), [("projector", "view"), ("two rings", "z")])
 def test_what_jax_derives_is_the_declared_adjoint(name: str, partition: str) -> None:
@@ -153,6 +159,7 @@ def test_what_jax_derives_is_the_declared_adjoint(name: str, partition: str) -> 
     assert_close(composed, 1.5 * wanted)
 
 
+@pytest.mark.slow
 def test_placed_elements_stay_placed_under_jit() -> None:
     A = compositions.LINEAR["two rings"]()
     B = _lowered(A, 3, by=0)
@@ -166,6 +173,7 @@ def test_placed_elements_stay_placed_under_jit() -> None:
         assert_close(gather(made), A @ x)
 
 
+@pytest.mark.slow
 def test_gradients_in_the_weights() -> None:
     A = compositions.projector()
     w, x = np.random.default_rng(0).random(A.codomain.shape), A.domain.random(1)
@@ -202,6 +210,7 @@ def _functionals() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(
     ("name", "partition"),
@@ -219,6 +228,7 @@ def test_functionals_are_global(name: str, partition: str) -> None:
     assert_close(jax.grad(lambda v: B(v))(jnp.asarray(x)), f.gradient(x))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_a_plan_is_linearised_block_by_block() -> None:
     A = compositions.projector()
@@ -258,6 +268,7 @@ def _assert_inert(run: Any, x: Any, before: Any, after: Any) -> None:
             assert not np.any(b[tail])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "partition"),
     [
@@ -278,6 +289,7 @@ def test_what_stands_in_the_padding_changes_no_bit(name: str, partition: str | N
     _assert_inert(lambda v: B.H @ v, A.codomain.random(2), codomain, domain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["misfit and prior", "total variation", "huber"])
 def test_padding_changes_no_bit_of_a_functional(name: str) -> None:
     f = _functionals()[name]
@@ -291,6 +303,7 @@ def test_padding_changes_no_bit_of_a_functional(name: str) -> None:
     assert len(values) == 1
 
 
+@pytest.mark.slow
 def test_the_shipped_check_passes_and_catches_a_lost_mask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -346,6 +359,7 @@ def _planned(program: Program) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "partition"),
     [
@@ -370,6 +384,7 @@ def _twice(B: Any, x: Any) -> Any:
     return B.H @ (B @ x)
 
 
+@pytest.mark.slow
 def test_new_values_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
     P, programs = compositions.projector(), []
     x, rng = P.domain.random(1), np.random.default_rng(0)
@@ -396,6 +411,7 @@ def test_new_values_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert body.compiled._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_float32_without_x64() -> None:
     with jax.enable_x64(False):
         A = compositions.projector().with_precision("float32")

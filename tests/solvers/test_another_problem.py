@@ -504,6 +504,7 @@ def changed(cls, name):
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "name"), list(others()))
 def test_another_value_of_a_field_is_refused(cls, name, tmp_path):
     with warnings.catch_warnings():
@@ -521,6 +522,7 @@ def test_another_value_of_a_field_is_refused(cls, name, tmp_path):
     cgls(Holding(pickle.loads(pickle.dumps(again))), y, iterations=2, resume=tmp_path)
 
 
+@pytest.mark.slow
 def test_another_model_of_a_projector_is_refused(tmp_path):
     y = np.ones((3, 4), "float32")
     cgls(g.Projector(FAN, IMAGE), y, iterations=1, checkpoint_directory=tmp_path)

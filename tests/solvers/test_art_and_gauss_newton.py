@@ -81,6 +81,7 @@ def test_gauss_newton_runs_on_plans():
     np.testing.assert_allclose(found.solution, wanted.solution, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gauss_newton_rejects_steps_that_do_not_help_and_resumes(tmp_path):
     N = model()
     start = np.full(4, 1.5)  # flat there: the undamped change is far too long

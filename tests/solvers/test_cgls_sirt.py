@@ -333,6 +333,7 @@ def test_sirt_leaves_unseen_voxels_alone():
     assert np.isfinite(result.solution).all()
 
 
+@pytest.mark.slow
 @given(order=st.permutations(range(15)))
 def test_the_order_of_measurements_does_not_matter(order):
     order = list(order)

@@ -42,6 +42,7 @@ def run_damped(A, y, **options):
 SOLVERS = [cgls, run_damped, sirt, run_adam, run_pdhg, run_vcd]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     ("namespace", "dtype"),
@@ -379,6 +380,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_product(place, tmp_p
     assert str(root) in str(caught.value) and A.calls == {"forward": 0, "adjoint": 0}
 
 
+@pytest.mark.slow
 def test_a_solve_killed_while_it_saves_goes_on_into_the_same_folder(tmp_path):
     script = textwrap.dedent(
         """
@@ -442,6 +444,7 @@ def test_an_exception_in_a_callback_keeps_the_step(tmp_path):
     assert resumed.residual_history == whole.residual_history
 
 
+@pytest.mark.slow
 def test_a_killed_solve_goes_on_bit_for_bit(tmp_path):
     script = textwrap.dedent(
         """

@@ -26,6 +26,7 @@ def test_the_noise_is_found_within_a_twentieth(shape, sigma):
     assert estimate_noise(np.full(shape, 3.0)) == 0
 
 
+@pytest.mark.slow
 def test_an_image_of_two_values_is_cleaned():
     image = cube((1, 64, 64))
     noisy = (image + np.random.default_rng(1).normal(0, 0.1, image.shape)).astype("float32")

@@ -71,6 +71,7 @@ def test_restarts_save_iterations():
     assert restarted < 0.6 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_pdhg_finds_the_same_on_a_stack(smooth, adaptive):
     K = lo.vstack([A, D])
@@ -79,6 +80,7 @@ def test_pdhg_finds_the_same_on_a_stack(smooth, adaptive):
     assert np.abs(found.solution - smooth).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_admm_finds_the_same_with_inexact_inner_solves(smooth):
     found = admm(DATA @ A, [(TV, D)], iterations=2000, rtol=1e-10, inner_iterations=4)
     assert found.converged

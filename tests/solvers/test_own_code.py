@@ -88,6 +88,7 @@ def test_an_operator_whose_global_has_changed_is_refused(tmp_path):
         solve(3.0, resume=tmp_path)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same(tmp_path):
     """Whatever the order of its sets and the modules that it has imported."""
     script = tmp_path / "script.py"

@@ -42,6 +42,7 @@ def test_the_discrepancy_principle_finds_the_root():
         solvers.discrepancy_principle(tikhonov, Y, 1e3, 1e-5, 1.0)
 
 
+@pytest.mark.slow
 def test_cross_validation_has_the_scores_of_the_exact_trace():
     found = solvers.generalized_cross_validation(A, tikhonov, Y, GRID, probes=400)
     filters = [(S**2 / (S**2 + p**2)).sum() for p in GRID]
@@ -52,6 +53,7 @@ def test_cross_validation_has_the_scores_of_the_exact_trace():
     assert exact[GRID.index(found.parameter)] < 1.1 * min(exact)
 
 
+@pytest.mark.slow
 def test_the_unbiased_estimate_meets_the_error():
     scores = np.mean(
         [solvers.sure(A, tikhonov, Y, SIGMA, GRID, seed=k).scores for k in range(200)], 0
@@ -71,6 +73,7 @@ def test_the_corner_of_the_l_curve_is_near_the_best_parameter():
         solvers.l_curve(tikhonov, Y, GRID[:4], A.domain.norm)
 
 
+@pytest.mark.slow
 def test_results_are_drawn():
     pytest.importorskip("matplotlib").use("Agg")
     result = solvers.vcd(A, Y, iterations=3, partitions=4)

@@ -16,6 +16,7 @@ def _problem() -> tuple[lo.LinearOperator, np.ndarray, np.ndarray, np.ndarray]:
     return A, rng.standard_normal(9), rng.standard_normal((2, 2, 3)), rng.random(9)
 
 
+@pytest.mark.slow
 def test_it_is_the_linear_solve() -> None:
     A, y, v, w = _problem()
     M, c, weight = A.to_dense(), 1 / 0.7**2, 1 / 0.4**2
@@ -36,6 +37,7 @@ def test_small_deviations_give_v_and_large_ones_the_fit() -> None:
     np.testing.assert_allclose(far, vcd(A, y, weights=w, **options).solution, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_firmly_nonexpansive() -> None:
     A, y, v, w = _problem()
     other = np.random.default_rng(5).standard_normal(v.shape)

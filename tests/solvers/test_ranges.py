@@ -23,6 +23,7 @@ SOLVERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("namespace", ["numpy", "jax"])
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solutions_and_histories_scale_with_the_data(name, namespace):

@@ -69,6 +69,7 @@ def test_histories_are_the_known_ones_in_blocks_of_five(name: str, tmp_path: Pat
     assert all(s[2] is target for s in seen)
 
 
+@pytest.mark.slow
 def test_endings_and_settings_are_those_in_memory(tmp_path: Path) -> None:
     A, y = problem()
     S = lo.vstack([A, 0.3 * lo.Identity(A.domain)])
@@ -125,6 +126,7 @@ _CODE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
 @pytest.mark.parametrize("name", ["cgls", "sirt"])
 def test_a_killed_solve_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def minimum(M, y, shape, weight, W, spacing):
     return found.x.reshape(shape), found.fun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weighted", "scale", "namespace"),
     [(False, 1.0, "numpy"), (True, 1.0, "torch"), (True, 1e3, "numpy")],
@@ -103,6 +104,7 @@ def test_pdhg_finds_the_minimum(weighted, scale, namespace):
     assert gap[-1] <= 5e-3 * best
 
 
+@pytest.mark.slow
 def test_adam_comes_near_the_minimum():
     M, y = golden_matrix(), golden_data()
     _, best = minimum(M, y, (2, 3), 0.05, np.ones(15), (1, 1))
@@ -200,6 +202,7 @@ def low_dose_scan(unit=1.0, dtype="float64"):
     return A, -np.log(counts / 3e3).astype(dtype), truth / unit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["adam", "pdhg"])
 def test_defaults_beat_the_analytic_start_whatever_the_units(method):
     A, y, truth = low_dose_scan()

@@ -48,6 +48,7 @@ def minimiser(bounds=None):
     return x.reshape(3, 3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 def test_golden_minimiser_is_where_it_rests(count):
     A, y, w, prior = system()
@@ -76,6 +77,7 @@ def test_golden_minimiser_is_where_it_rests(count):
     assert 8.4935404 <= objective[-1] < 8.4935404 + 0.001 * start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5])
 def test_golden_minimiser_with_bounds(count):
     A, y, w, prior = system()
@@ -118,6 +120,7 @@ def test_golden_minimiser_with_bounds(count):
     assert (np.diff(objective) <= 1e-12 * objective[:-1]).all()
 
 
+@pytest.mark.slow
 def test_bounded_solutions_meet_the_optimality_conditions():
     rng = np.random.default_rng(4)
     M = rng.standard_normal((30, 12))
@@ -161,6 +164,7 @@ def test_the_step_uses_the_whole_quadratic_form():
     assert result.histories["objective"][0] < 1e-12 * prior(start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["none", "quadratic", "differences", "tv", "sum"])
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (2, 2, 3)])
 def test_equals_dense_solve_or_quasi_newton(prior, shape):
@@ -204,6 +208,7 @@ def test_one_voxel_alone_takes_a_step_of_one():
     assert result.histories["step"] == [pytest.approx(1, rel=1e-12)]
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**20),
     count=st.integers(1, 6),
@@ -285,6 +290,7 @@ def test_region_and_start():
     assert not vcd(A, 0 * y, prior, weights=w, sigma_y=0.1, iterations=3).solution.any()
 
 
+@pytest.mark.slow
 def test_stopping():
     A, y, w, prior = system()
     result = vcd(
@@ -380,6 +386,7 @@ def test_bad_controls_are_refused_before_any_application(options):
     assert A.calls == {"forward": 0, "adjoint": 0}
 
 
+@pytest.mark.slow
 def test_against_limited_memory_quasi_newton():
     """The same objective by SciPy, on a scan with 24 views of a small disc."""
     n, views = 16, 24

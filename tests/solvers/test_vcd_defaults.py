@@ -44,6 +44,7 @@ def test_means_are_damped_by_the_distance_from_the_plane_of_the_source() -> None
     assert damp_means(flat) is None and damp_means(lo.Identity(lo.Space((3, 3)))) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_damping_leaves_the_minimiser_as_it_is(partitions: int) -> None:
     A = cone()

@@ -57,6 +57,7 @@ def _exact(xi, left, right, c=1.0):
     return rho
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "rate"), [(1, 0.65), (2, 0.8)])
 def test_riemann_problems(order, rate):
     rng = np.random.default_rng(7)
@@ -116,6 +117,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_derivatives(name):
     step = STEPS[name]()

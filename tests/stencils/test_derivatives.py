@@ -16,6 +16,7 @@ ORDERS = (2, 4, 6, 8)
 NAMED = ("periodic", "zero", "even", "odd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_central_gradient_is_kronecker_and_minus_the_divergence(order):
     for first, second in zip(dense.sides(), dense.sides()[::-1], strict=True):
@@ -290,6 +291,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_contract(name):
     space = lo.Space((4, 5), "float32", ("y", "x"), (0.5, 2.0))
