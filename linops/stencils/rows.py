@@ -18,6 +18,7 @@ import numpy as np
 
 from linops.compiled import pool
 from linops.compiled.writeable import writeable
+from linops.precision import real_of
 from linops.stencils.boundary import ghost
 from linops.stencils.line import Line
 from linops.stencils.slices import Tap
@@ -35,12 +36,14 @@ def servable(
     lines: Sequence[Sequence[Line]], taps: Sequence[Tap], fields: Sequence[Any], dtype: np.dtype
 ) -> str | None:
     """Why the row engine cannot serve a stencil; None where it can."""
-    if dtype not in (np.dtype("float32"), np.dtype("float64")):
+    if real_of(dtype) not in (np.dtype("float32"), np.dtype("float64")):
         return f"it works in float32 and float64, not in {dtype}"
     if len(lines[0]) > 3:
         return f"it serves up to three axes, not {len(lines[0])}"
-    if fields:
-        return "rows know no coefficient fields"
+    if any(type(field) is not np.ndarray for field in fields):
+        return "its coefficient fields are no arrays of NumPy"
+    if any(isinstance(tap.weight, complex) for tap in taps):
+        return "rows know no complex weights"
     if any(line.whole for row in lines for line in row):
         return "the place of a padded block is data"
     return None
@@ -96,6 +99,11 @@ class Rows:
 
         `update` is `(u, v, beta, d)`: the result becomes `2 u + d * result + beta * v`, d flat.
         """
+        if x.dtype.kind == "c":
+            halves = self.apply(np.stack([x.real, x.imag]), components)
+            whole = np.empty(halves.shape[1:], x.dtype)
+            whole.real, whole.imag = halves
+            return whole
         if update is not None:
             u, v, beta, d = update
             flat_u, flat_v = (writeable(np.ascontiguousarray(a)).reshape(-1) for a in (u, v))
@@ -188,7 +196,7 @@ class Rows:
             ends = _ends(lines[-1], min(steps[2]), max(steps[2]))
         return _Pass(
             three,
-            np.array([tap.weight for tap in taps], dtype),
+            np.array([tap.weight for tap in taps], real_of(dtype)),
             tuple(axis[0] for axis in axes),
             tuple(axis[1] for axis in axes),
             tuple(axis[2] for axis in axes),

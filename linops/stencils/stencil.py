@@ -196,7 +196,7 @@ class Stencil(LinearOperator):
 
     def _apply(self, x: Array) -> Array:
         if type(x) is np.ndarray and self._compiled is None:
-            return self._passes_by_row(False).apply(x, self._outputs is not None)
+            return self._by_rows(x, False)
         d = len(self._lines[0])
         wide = slices.wide(x)
         parts = self._engine(x).forward(
@@ -207,7 +207,7 @@ class Stencil(LinearOperator):
 
     def _apply_adjoint(self, y: Array) -> Array:
         if type(y) is np.ndarray and self._compiled is None:
-            return self._passes_by_row(True).apply(y, self.domain.ndim > len(self._lines[0]))
+            return self._by_rows(y, True)
         d = len(self._lines[0])
         wide = slices.wide(y)
         parts = self._engine(y).adjoint(
@@ -275,15 +275,27 @@ class Stencil(LinearOperator):
             return "asked for"
         return servable(self._lines, self._taps, self.coefficients, self.domain.dtype)
 
-    def _passes_by_row(self, adjoint: bool) -> Rows:
-        made: dict[bool, Rows] = self.__dict__.setdefault("_cache_rows", {})
-        found = made.get(adjoint)
-        if found is None:
+    def _by_rows(self, x: np.ndarray, adjoint: bool) -> np.ndarray:
+        led = self.domain.ndim > len(self._lines[0]) if adjoint else self._outputs is not None
+        total: Any = None
+        for number in sorted({tap.coefficient for tap in self._taps}) or [-1]:
+            field = None if number < 0 else self.coefficients[number]
+            source = x if field is None or not adjoint else x * slices.conjugate(field)
+            part = self._passes_by_row(adjoint, number).apply(source, led)
+            if field is not None and not adjoint:
+                part *= field
+            total = part if total is None else np.add(total, part, out=total)
+        return np.asarray(total)
+
+    def _passes_by_row(self, adjoint: bool, coefficient: int = -1) -> Rows:
+        """The passes of the taps with one coefficient field, or of those without."""
+        made: dict[tuple[bool, int], Rows] = self.__dict__.setdefault("_cache_rows", {})
+        key = adjoint, coefficient
+        if key not in made:
             led = self._outputs is not None if adjoint else self.domain.ndim > len(self._lines[0])
-            found = made[adjoint] = Rows(
-                self._lines, self._taps, self._count, self.domain.dtype, adjoint, led
-            )
-        return found
+            taps = [tap for tap in self._taps if tap.coefficient == coefficient]
+            made[key] = Rows(self._lines, taps, self._count, self.domain.dtype, adjoint, led)
+        return made[key]
 
     @property
     def _count(self) -> int:

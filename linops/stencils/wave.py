@@ -154,6 +154,7 @@ class AcousticWave(VStack):
         factor = moved.scalar if scaled else moved.terms[0].array
         space = laplacian.domain
         hosted = all(type(x) is np.ndarray and x.shape == space.shape for x in members)
+        hosted = hosted and not space.is_complex
         if (
             not hosted
             or laplacian._compiled is not None

@@ -243,6 +243,29 @@ def test_both_engines_agree(dtype):
                 eps = np.finfo(dtype).eps
                 limit = 16 * eps * np.linalg.norm(y) * sum(map(abs, taps.values()))
                 np.testing.assert_allclose(A.H @ y, B.H @ y, atol=limit)
-    field = Stencil(lo.Space(3, dtype), {0: np.ones(3)})
-    with pytest.raises(ValueError, match="coefficient fields"):
-        field.with_backend("rows")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_rows_serve_complex_arrays_and_coefficient_fields(dtype):
+    rng = np.random.default_rng(0)
+    field, other = rng.random((5, 6)), rng.random((5, 6))
+    if dtype[0] == "c":
+        other = other + 1j * rng.random((5, 6))
+    taps = {(0, 1): 2.0, (1, -2): (1.5, field), (-1, -1): other, (2, 0): (-1.0, other)}
+    mixed = {(1, 0): taps, (0, 1): {(0, 0): field}, (0, 0): {(0, -1): -1.0}}
+    for boundary in dense.KINDS:
+        plane = Stencil(lo.Space((5, 6), dtype), taps, boundary)
+        pair = Stencil(lo.Space((2, 5, 6), dtype), mixed, boundary, components=(2, 2))
+        for A in (plane, pair):
+            B = A.with_backend("slices")
+            assert A.backend == "rows" and A.with_backend("rows").backend == "rows"
+            x, y = A.domain.random(1), A.codomain.random(2)
+            eps = 64 * np.finfo(dtype).eps
+            np.testing.assert_allclose(A @ x, B @ x, rtol=0, atol=eps)
+            np.testing.assert_allclose(A.H @ y, B.H @ y, rtol=0, atol=2 * eps)
+            assert (A @ x).dtype == dtype
+            np.testing.assert_allclose((A @ np.stack([x, 2 * x]))[1], A @ (2 * x), atol=eps)
+    turned = Stencil(lo.Space(3, "complex64"), {0: 1j})
+    with pytest.raises(ValueError, match="no complex weights"):
+        turned.with_backend("rows")
+    assert turned.backend == "slices (rows know no complex weights)"
