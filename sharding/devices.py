@@ -30,6 +30,7 @@ __all__ = [
     "more",
     "of_ranks",
     "portable",
+    "ranked",
     "returned",
     "world",
 ]
@@ -195,7 +196,7 @@ def of_ranks(devices: Any, executor: str) -> bool:
     if world() == 1:
         return False
     listed = devices if isinstance(devices, (list, tuple)) else (devices,)
-    if any(isinstance(d, Rank) for d in listed):
+    if any(isinstance(d, Rank) or hasattr(d, "mesh_dim_names") for d in listed):
         return True
     return executor == "torch" or (executor == "auto" and devices is None)
 
@@ -229,8 +230,8 @@ def _listed(devices: Any) -> tuple[Any, ...]:
     if hasattr(devices, "platform") or isinstance(devices, (Worker, Rank, Described)):
         return (devices,)
     raise PlacementError(
-        f"devices is {devices!r}; it is None, a number, a platform such as 'cpu', or a list of "
-        "devices or of their numbers"
+        f"devices is {devices!r}; it is None, a number, a platform such as 'cpu', a list of "
+        "devices or of their numbers, or a mesh of JAX or torch"
     )
 
 
@@ -329,6 +330,12 @@ def world() -> int:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
     return int(distributed.get_world_size())
+
+
+def ranked(numbers: Sequence[int]) -> tuple[Rank, ...]:
+    """The ranks of these numbers."""
+    kind = _ranks()[0].kind
+    return tuple(Rank(int(number), kind) for number in numbers)
 
 
 def _ranks() -> tuple[Rank, ...]:

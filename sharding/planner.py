@@ -21,6 +21,7 @@ from sharding.devices import choose, machine_of, more, of_ranks
 from sharding.drafts import draft
 from sharding.fitting import within_memory
 from sharding.graph import Graph, flatten
+from sharding.grids import taken
 from sharding.mesh import Mesh
 from sharding.plans import Plan, Settings
 from sharding.states import real_range
@@ -47,7 +48,9 @@ def plan(
         Any composition; its leaves' rules say what may be split.
     devices
         None (all that are worth having), a number, a platform such as `"gpu"`, or a list of
-        devices, of their numbers, or of `Described` ones that are not here.
+        devices, of their numbers, or of `Described` ones that are not here. A `jax.sharding.Mesh`
+        or `DeviceMesh` is taken as it is: an axis name cuts along all its axes, `partition=` says
+        else which go where, `{"view": ("a", "b"), "z": "c"}` (the last one fastest).
     executor
         `"threads"`, `"shard_map"`, `"torch"`, `"serial"`, or `"auto"`.
     partition
@@ -88,14 +91,16 @@ def plan(
         for name, value in (("deterministic", deterministic), ("probe", probe)):
             if value is not True and value is not False:
                 raise PlacementError(f"{name} is {value!r}; it is True or False")
-        available, engine = choose(devices, executor)
+        grid, asked = taken(devices, partition)
+        available, engine = choose(devices if grid is None else grid.devices, executor)
         machine = machine_of(available, engine)
         if limit is not None:
             machine = replace(machine, memory=limit)
         settings = Settings(engine, machine, deterministic, memory, tuple(batch), probe)
         bounded = A if memory is None else within(A, memory / 4)
         lengths = {_axis(A, name): length for name, length in (chunks or {}).items()}
-        return _chosen(bounded, devices, available, _named(A, partition), lengths, settings)
+        wanted = _named(A, asked)
+        return _chosen(bounded, devices, available, wanted, lengths, settings, grid)
 
     if not of_ranks(devices, executor):
         return make()
@@ -138,8 +143,9 @@ def _chosen(
     partition: str | Mapping[str, Any],
     chunks: dict[str, int],
     settings: Settings,
+    grid: Mesh | None = None,
 ) -> Plan:
-    """The plan for so many of the available devices as are worth having."""
+    """The plan for so many of the available devices as are worth having; all of a given `grid`."""
     engine = settings.executor
     if partition == "batch" or (isinstance(partition, Mapping) and "batch" in partition):
         asked = {"batch": None} if isinstance(partition, str) else partition
@@ -155,11 +161,11 @@ def _chosen(
         )
 
     def drafted(shape: tuple[int, ...], names: tuple[str, ...]) -> Plan:
-        mesh = Mesh(available[: math.prod(shape)], shape, names)
+        mesh = grid or Mesh(available[: math.prod(shape)], shape, names)
         return _cheapest(A, graph, mesh, settings, request)
 
     free = devices is None and engine != "torch"
-    if request.shape:
+    if request.shape or grid is not None:
         plans = [drafted(request.shape, request.names)]
     else:
         counts = range(1, len(available) + 1) if free else [len(available)]

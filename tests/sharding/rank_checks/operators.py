@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import linops as lo
 from geometries import Projector
@@ -51,6 +52,15 @@ def any_partition_any_size(rank: int, world: int) -> None:
         for partition in ["view", "y", *grids(world)]:
             _compares(A, partition=partition)
         if len(shape) == 3 and world == 4:
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+            for partition in ({"view": "a", "z": "b"}, "view"):
+                p = plan(A, mesh, "auto", partition)
+                assert p.executor == "torch" and p.mesh.size == 4
+                assert_close(p.lower() @ A.domain.ones(), A @ A.domain.ones())
+            p = plan(A, mesh, partition={"view": "a", "z": "b"})
+            ones = torch.ones(A.domain.shape, dtype=torch.float64)
+            mine = distribute_tensor(ones, mesh, [Replicate(), Shard(0)])
+            assert_close(p.lower() @ mine, A @ A.domain.ones())
             _compares(A, partition={"view": 2, "z": 2})
             _compares(A.gram(), partition={"view": 2, "z": 2})
         _compares(A.gram(), partition="view")
