@@ -16,8 +16,9 @@ from linops.elementary.diagonal import Diagonal
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
+from linops.stencils.declaration import offsets_along
 from linops.stencils.faces import faces_of, named_sides
-from linops.stencils.stencil import Stencil, offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import central
 
 __all__ = ["Advection"]

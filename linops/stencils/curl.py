@@ -9,9 +9,10 @@ from linops.elementary.identity import Zero
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
+from linops.stencils.declaration import offsets_along
 from linops.stencils.derivatives import with_components
 from linops.stencils.faces import faces_of, from_faces, named_sides, to_faces
-from linops.stencils.stencil import Stencil, offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import central, checked_order
 
 __all__ = ["Curl"]

@@ -13,8 +13,9 @@ from linops.algebra.stacks import HStack, VStack, block_diagonal
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.boundary import flipped
+from linops.stencils.declaration import offsets_along
 from linops.stencils.faces import face_weights, from_faces, named_sides, to_faces
-from linops.stencils.stencil import Stencil, offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import central, checked_order
 
 __all__ = ["Divergence", "Gradient", "StaggeredDivergence", "StaggeredGradient"]

@@ -17,7 +17,8 @@ from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from linops.stencils.boundary import Sides, constants, linear_part, sides
-from linops.stencils.stencil import Stencil, offsets_along
+from linops.stencils.declaration import offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import staggered
 
 __all__ = ["face_weights", "faces_of", "from_faces", "named_sides", "to_faces"]

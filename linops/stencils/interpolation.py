@@ -6,8 +6,9 @@ from typing import Any
 
 from linops.elementary.axes import axis_number
 from linops.space import Space
+from linops.stencils.declaration import offsets_along
 from linops.stencils.faces import faces_of, named_sides
-from linops.stencils.stencil import Stencil, offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import checked_order, interpolation
 
 __all__ = ["Interpolation"]

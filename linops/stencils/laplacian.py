@@ -9,7 +9,8 @@ import numpy as np
 
 from linops.errors import ShapeError
 from linops.space import Space
-from linops.stencils.stencil import Stencil, added_tables, offsets_along
+from linops.stencils.declaration import added_tables, offsets_along
+from linops.stencils.stencil import Stencil
 from linops.stencils.weights import checked_order, second
 
 __all__ = ["Laplacian"]

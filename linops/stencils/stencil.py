@@ -7,7 +7,6 @@ operators with a name are declarations in files of their own.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,18 +19,24 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled.pallas import PallasOptions
 from linops.cost import Cost
-from linops.errors import DTypeError, ShapeError
+from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.precision import complex_of, real_of
 from linops.relations import fresh_name
 from linops.rule import Axis, Rule
 from linops.space import Space
 from linops.stencils import boundary as boundaries
 from linops.stencils import pallas_windows, slices
+from linops.stencils.declaration import (
+    count_planes,
+    list_taps,
+    read_boundaries,
+    read_locations,
+)
 from linops.stencils.line import Line
 from linops.stencils.rows import Rows, servable
 from linops.stencils.slices import Tap
+from linops.stencils.symmetry import is_symmetric, shift_diagonal
 
 __all__ = ["Stencil"]
 
@@ -121,11 +126,11 @@ class Stencil(LinearOperator):
             from linops.stencils.views import linear_taps
 
             taps = linear_taps(taps, len(grid)) or {}
-        pairs = _pairs(boundary, len(grid), inputs or 1, owner)
-        faces = _locations(source, len(grid), owner), _locations(target, len(grid), owner)
+        pairs = read_boundaries(boundary, len(grid), inputs or 1, owner)
+        faces = read_locations(source, len(grid), owner), read_locations(target, len(grid), owner)
         tables = taps if components else {(0, 0): taps}
-        counts = _counts(grid, pairs[0], *faces)
-        listed, fields = _listed(tables, (outputs or 1, inputs or 1), counts, space, owner)
+        counts = count_planes(grid, pairs[0], *faces)
+        listed, fields = list_taps(tables, (outputs or 1, inputs or 1), counts, space, owner)
         reach = [
             (
                 max(0, *(-tap.offset[a] for tap in listed)),
@@ -350,7 +355,7 @@ class Stencil(LinearOperator):
 
     def _derive_tags(self) -> frozenset[str]:
         tags = set(super()._derive_tags())
-        if _symmetric(self._lines, self._taps, self.coefficients, self.domain, self._outputs):
+        if is_symmetric(self._lines, self._taps, self.coefficients, self.domain, self._outputs):
             tags.add("self_adjoint")
         return frozenset(tags)
 
@@ -363,7 +368,7 @@ class Stencil(LinearOperator):
         total: Any = 0
         own = self._fields(self.starts if not self.coefficients else self.coefficients[0])
         for tap in self._taps:
-            rows = [_diagonal_of(line, o) for line, o in zip(lines, tap.offset, strict=True)]
+            rows = [shift_diagonal(line, o) for line, o in zip(lines, tap.offset, strict=True)]
             part = np.asarray(
                 tap.weight * math.prod(np.ix_(*rows)), np.result_type(self.domain.dtype)
             )
@@ -473,144 +478,6 @@ def _another(cls: type, args: tuple[Any, ...], options: Mapping[str, Any]) -> Op
     return None
 
 
-def _pairs(
-    boundary: Any, ndim: int, inputs: int, owner: str
-) -> tuple[tuple[tuple[str, str], ...], ...]:
-    each = boundary if isinstance(boundary, list) and inputs > 1 else [boundary] * inputs
-    if len(each) != inputs:
-        raise ValueError(f"{owner}: a list of boundaries has one for each of {inputs} components")
-    rows = tuple(boundaries.linear_part(boundaries.sides(one, ndim, owner)) for one in each)
-    for axis in range(ndim):
-        if len({row[axis][0] == "periodic" for row in rows}) > 1:
-            raise ValueError(f"{owner}: axis {axis} is periodic for some components only")
-    return rows
-
-
-def _locations(where: Any, ndim: int, owner: str) -> tuple[bool, ...]:
-    each = (where,) * ndim if isinstance(where, str) else tuple(where)
-    if len(each) != ndim or any(one not in ("cell", "face", "vertex") for one in each):
-        raise ValueError(
-            f"{owner}: a location is 'cell', 'face' or 'vertex', one for all of the {ndim} axes or "
-            f"one an axis, got {where!r}"
-        )
-    return tuple(one != "cell" for one in each)
-
-
-def _counts(
-    grid: Sequence[int],
-    pairs: Sequence[tuple[str, str]],
-    source: Sequence[bool],
-    target: Sequence[bool],
-) -> tuple[int, ...]:
-    counts = []
-    for n, pair, a, b in zip(grid, pairs, source, target, strict=True):
-        ring = pair[0] == "periodic"
-        counts.append(n if ring else max(n + int(b) - int(a), 0))
-    return tuple(counts)
-
-
-def _listed(
-    tables: Any,
-    components: tuple[int, int],
-    counts: tuple[int, ...],
-    space: Space,
-    owner: str,
-) -> tuple[tuple[Tap, ...], tuple[Array, ...]]:
-    (outputs, inputs), ndim = components, len(counts)
-    taps: list[Tap] = []
-    fields: list[Array] = []
-    for (output, number), table in tables.items():
-        if not (0 <= output < outputs and 0 <= number < inputs):
-            raise ShapeError(
-                f"{owner}: components run from (0, 0) to ({outputs - 1}, {inputs - 1}), got "
-                f"({output}, {number})"
-            )
-        for offset, weight in table.items():
-            where = offset if isinstance(offset, tuple) else (offset,)
-            if len(where) != ndim or not all(isinstance(o, (int, np.integer)) for o in where):
-                raise ShapeError(
-                    f"{owner}: an offset is {ndim} whole numbers, one an axis, got {offset!r}"
-                )
-            place = tuple(int(o) for o in where)
-            factor: Any = 1.0
-            if isinstance(weight, tuple):
-                factor, weight = weight
-            if arrays.is_array(weight) and weight.ndim:
-                if tuple(weight.shape) != counts:
-                    raise ShapeError(
-                        f"{owner}: a coefficient field has the shape {counts} of the output's grid,"
-                        f" got {tuple(weight.shape)} at offset {offset!r}"
-                    )
-                known = next((k for k, f in enumerate(fields) if f is weight), None)
-                if known is None:
-                    known = len(fields)
-                    fields.append(weight)
-                taps.append(Tap(output, number, place, factor, known))
-                continue
-            value = complex(weight)
-            if value.imag and not space.is_complex:
-                raise DTypeError(
-                    f"{owner}: the weight {weight!r} is complex, {space} is real; complexify it"
-                )
-            taps.append(Tap(output, number, place, value if value.imag else value.real, -1))
-    dtype = space.dtype
-    held = tuple(
-        arrays.snapshot(
-            arrays.cast(f, complex_of(dtype) if arrays.dtype_of(f).kind == "c" else real_of(dtype))
-        )
-        for f in fields
-    )
-    # Taps that are not shifted along rows first, then row after row: what engines like best.
-    taps.sort(key=lambda tap: (tap.output, tap.input, tap.offset[-1] != 0))
-    return tuple(taps), held
-
-
-def _symmetric(
-    lines: tuple[tuple[Line, ...], ...],
-    taps: Sequence[Tap],
-    fields: Sequence[Array],
-    domain: Space,
-    outputs: int | None,
-) -> bool:
-    """Whether the map is its own adjoint, seen from taps and boundaries."""
-    first = lines[0]
-    if fields or outputs is not None or domain.ndim != len(first):
-        return False
-    table: dict[tuple[int, ...], complex] = {}
-    for tap in taps:
-        table[tap.offset] = table.get(tap.offset, 0) + tap.weight
-    turns = [tuple(-1 for _ in first)]
-    for axis, line in enumerate(first):
-        if line.extent != line.count or line.lead or line.whole or boundaries.CUT in line.pair:
-            return False
-        if line.faces and line.pair[0] != "periodic":
-            return False
-        if "edge" in line.pair and line.halo > 1:
-            return False
-        if set(line.pair) & {"even", "odd", "edge"}:
-            turns.append(tuple(-1 if a == axis else 1 for a in range(len(first))))
-    return all(
-        table.get(tuple(t * o for t, o in zip(turn, offset, strict=True)))
-        == complex(weight).conjugate()
-        for offset, weight in table.items()
-        for turn in turns
-    )
-
-
-def _diagonal_of(line: Line, offset: int) -> np.ndarray:
-    """The diagonal of a shift by `offset` along one axis."""
-    row = np.zeros(line.count)
-    for plane in range(line.count):
-        target = plane + offset
-        if 0 <= target < line.extent and target not in line.blanks:
-            row[plane] = float(target == plane)
-            continue
-        where = boundaries.ghost(target, line.extent, line.pair, line.faces)
-        if where is not None and where[0] == plane:
-            row[plane] = where[1]
-    return row
-
-
 def _cut(field: Array, axis: int, start: int, stop: int, padded: bool) -> Array:
     n = field.shape[axis]
     lo, hi = min(max(start, 0), n), max(min(stop, n), 0)
@@ -620,18 +487,3 @@ def _cut(field: Array, axis: int, start: int, stop: int, padded: bool) -> Array:
         return part
     before = min(max(lo - start, 0), stop - start)
     return arrays.widen(part, axis, before, stop - start - before - (hi - lo))
-
-
-def offsets_along(axis: int, ndim: int, table: Mapping[int, float]) -> dict[tuple[int, ...], float]:
-    """Taps along one axis as offsets in all of them."""
-    return {
-        tuple(o if a == axis else 0 for a in range(ndim)): weight for o, weight in table.items()
-    }
-
-
-def added_tables(*tables: Mapping[Any, float]) -> dict[Any, float]:
-    """Taps of a sum."""
-    total: dict[Any, float] = {}
-    for offset, weight in itertools.chain.from_iterable(table.items() for table in tables):
-        total[offset] = total.get(offset, 0.0) + weight
-    return total
