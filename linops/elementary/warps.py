@@ -15,6 +15,7 @@ from linops.elementary.axes import axis_numbers, numbered
 from linops.elementary.interpolate import Interpolate
 from linops.elementary.shape import Transpose
 from linops.errors import ShapeError
+from linops.precision import real_of
 from linops.space import Space
 
 __all__ = ["AffineTransform", "DeformationField", "Rotate"]
@@ -170,4 +171,6 @@ def _moved(space: Space, numbers: Sequence[int], matrix: Array, offset: Array) -
     extents = [space.shape[i] for i in numbers]
     grid = np.indices(extents, "float64").reshape(len(extents), -1)
     offset = xp.reshape(arrays.convert(offset, matrix), (-1, 1))
-    return xp.reshape(matrix @ arrays.convert(grid, matrix) + offset, (-1, *extents))
+    moved = xp.reshape(matrix @ arrays.convert(grid, matrix) + offset, (-1, *extents))
+    # Programs on JAX arrays of single precision have no wider ones beside them.
+    return arrays.cast(moved, real_of(space.dtype)) if arrays.is_numpy(moved) else moved

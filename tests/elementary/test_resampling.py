@@ -128,3 +128,11 @@ def test_resampling_is_that_of_jax(antialias: bool) -> None:
     assert A.codomain.axes == ODD.axes
     with pytest.raises(lo.errors.ShapeError, match="1 or more"):
         lo.Resample(ODD, 0)
+
+
+def test_programs_of_jax_in_single_precision_hold_the_points() -> None:
+    jax = pytest.importorskip("jax")
+    A = lo.Rotate(SPACE.with_dtype("float32"), 0.3)
+    device = jax.devices("cpu")[:1]
+    B, x = plan(A, devices=device, executor="shard_map", probe=False).lower(), A.domain.random(0)
+    assert np.allclose(B.codomain.home.gather(B @ x), A @ x, atol=1e-6)
