@@ -17,7 +17,7 @@ import numpy as np
 
 import linops as lo
 from linops.compiled import pool
-from linops.stencils import Gradient, Laplacian, Stencil
+from linops.stencils import AcousticWave, Gradient, Laplacian, Stencil, WaveModel
 
 
 @numba.njit(nogil=True, fastmath=True)
@@ -46,6 +46,12 @@ def main(n: int = 256, rounds: int = 7) -> None:
     y = G @ x
     cases["Gradient"] = lambda: G @ x
     cases["Gradient.H"] = lambda: G.H @ y
+    slowness = np.linspace(0.5, 1, space.size, dtype="float32").reshape(space.shape)
+    for order in (2, 8):
+        step = AcousticWave(space, slowness, 0.3, order)
+        state = (x, x)
+        cases[f"acoustic step, order {order}"] = lambda A=step, v=state: A @ v
+        cases[f"acoustic step, order {order}, H"] = lambda A=step, v=state: A.H @ v
     S = Laplacian(space, 2).with_backend("slices")
     cases["Laplacian, order 2, slices"] = lambda: S @ x
     one = Stencil(space, {(0, 0, 0): 1.0})
@@ -65,6 +71,7 @@ def main(n: int = 256, rounds: int = 7) -> None:
         cases["pylops.Laplacian"] = lambda: peer.matvec(x.ravel())
     except ImportError:
         pass
+    cases |= _on_jax(space, x) | _gradient(n)
     best = dict.fromkeys(cases, float("inf"))
     for k in range(rounds):
         for name, run in cases.items():
@@ -77,6 +84,39 @@ def main(n: int = 256, rounds: int = 7) -> None:
     for name, seconds in best.items():
         share = best["triad"] / seconds
         print(f"  {name:28s} {seconds * 1e3:9.1f} ms   {share:7.1%} of the triad")
+
+
+def _on_jax(space: lo.Space, x: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """The slices that XLA compiles, and the sum of rolls that users write."""
+    try:
+        import jax
+    except ImportError:
+        return {}
+    xp = jax.numpy
+    A = Laplacian(space, 2, "periodic")
+    ours = jax.jit(lambda u: A @ u)
+    rolls = jax.jit(
+        lambda u: sum(xp.roll(u, s, a) for a in range(3) for s in (1, -1)) - xp.float32(6) * u
+    )
+    u = xp.asarray(x)
+    return {
+        "XLA, slices": lambda: ours(u).block_until_ready(),
+        "XLA, jnp.roll": lambda: rolls(u).block_until_ready(),
+    }
+
+
+def _gradient(n: int, steps: int = 20) -> dict[str, Callable[[], Any]]:
+    """A forward run of many steps, and the gradient of its misfit in the medium."""
+    space = lo.Space((max(n // 4, 8),) * 3)
+    place = [[space.shape[0] / 2] * 3]
+    wavelet = np.ones((steps, 1), "float32")
+    model = WaveModel(space, 0.3, wavelet, place, place)
+    square = np.ones(space.shape, "float32")
+    records = model(square)
+    return {
+        f"{steps} steps at a quarter": lambda: model(square),
+        "their gradient": lambda: model.vjp(square, records),
+    }
 
 
 if __name__ == "__main__":
