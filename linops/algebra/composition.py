@@ -59,11 +59,6 @@ class Composition(Node, family=True):
         return cls._kinds[kind](terms)
 
     @cached_property
-    def _aliases(self) -> bool:  # type: ignore[override]
-        # Of a chain, members of a product space may still be one array.
-        return any(term._aliases for term in self.terms)
-
-    @cached_property
     def _forward(self) -> Callable[[Any], Any]:
         return guard.chain(links(self.terms, adjoint=False))
 
@@ -154,7 +149,6 @@ class Product(LinearNode, Composition, final=True):
     """A composition of linear operators."""
 
     title = "Product"
-    _aliases = Composition._aliases  # before what `LinearOperator` says of leaves
     terms: tuple[LinearOperator, ...]
     _spreading = frozenset({"unitary", "nonnegative", "diagonal"})
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from linops import arrays
 from linops.algebra.blocks import weakened
-from linops.algebra.complexify import complexify
 from linops.algebra.composition import flat_product
-from linops.algebra.members import in_one_dtype, members_of, plain_space, spread_tags
+from linops.algebra.members import in_one_dtype, members_of, plain_space
+from linops.algebra.node import LinearNode
 from linops.algebra.placed import refuse_shares
 from linops.algebra.shared import share_last
+from linops.algebra.stacks import still_split
 from linops.algebra.sums import added
 from linops.arguments import checked
-from linops.cost import Cost
 from linops.elementary.axes import axis_number, resized
 from linops.elementary.crop_pad import Crop
 from linops.errors import ShapeError
 from linops.linear_operator import AsOperator, LinearOperator
-from linops.precision import Precision
 from linops.relations import positions, stack_rule
-from linops.rule import Axis, Member, Relation, Rule
+from linops.rule import Axis, Relation, Rule
 from linops.space import Space
 
 __all__ = ["Concatenation", "concat"]
@@ -61,11 +59,8 @@ def concat(operators: Iterable[AsOperator], axis: str | int = 0) -> LinearOperat
     return share_last(join, in_one_dtype(terms, "codomain"))
 
 
-class Concatenation(LinearOperator):
+class Concatenation(LinearNode):
     """`terms` applied to one input, their outputs joined along one axis of one array."""
-
-    batched = True
-    _exact: ClassVar[bool] = True
 
     def __init__(
         self, terms: Sequence[LinearOperator], axis: int, rule: Rule | None = None
@@ -89,17 +84,10 @@ class Concatenation(LinearOperator):
             total = back if total is None else added(total, back)
         return total
 
-    @cached_property
-    def _functions(self) -> tuple[Callable[[Any], Any], ...]:
-        return tuple(term._forward for term in self.terms)
+    def _on(self, terms: Sequence[LinearOperator], rule: Rule | None = None) -> LinearOperator:
+        return Concatenation(terms, self._position, rule)
 
-    def _make_conjugate(self) -> LinearOperator:
-        return Concatenation([t.conj() for t in self.terms], self._position)
-
-    def _complexified(self) -> LinearOperator | None:
-        if any("real_linear" in term.tags for term in self.terms):
-            return None
-        return Concatenation([complexify(term) for term in self.terms], self._position)
+    _make_adjoint = LinearOperator._make_adjoint
 
     @property
     def _position(self) -> int:
@@ -125,12 +113,6 @@ class Concatenation(LinearOperator):
                 right.append(Axis(axis.name, splits=splits))
         return Rule(stacked.domain, (tuple(right),))
 
-    def _derive_tags(self) -> frozenset[str]:
-        return spread_tags(self.terms, {"nonnegative"})
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(term.precision for term in self.terms)
-
     def _gram_diagonal(self, weights: Any) -> Any:
         total: Any = None
         for term, start, stop in zip(self.terms, self._starts[:-1], self._starts[1:], strict=True):
@@ -142,7 +124,7 @@ class Concatenation(LinearOperator):
         return total
 
     def _columns(self, index: Any, axes: tuple[int, ...]) -> LinearOperator:
-        return Concatenation([t.columns(index, axes) for t in self.terms], self._position)
+        return self._on([term.columns(index, axes) for term in self.terms])
 
     def _input_range(self, axis: str, start: int, stop: int) -> tuple[int, int]:
         m, p = positions(self.rule.domain, axis)[0]
@@ -173,32 +155,4 @@ class Concatenation(LinearOperator):
             crop = Crop.along(self.codomain, cuts, start, stop, self.rule.codomain)
             return flat_product([crop, self])
         # The same names, of one piece too: blocks of another axis follow.
-        return Concatenation(pieces, self._position, self._still_split(pieces))
-
-    def _still_split(self, pieces: Sequence[LinearOperator]) -> Rule:
-        """The rule, with axes whole that a piece must not split."""
-
-        def side(rows: tuple[Member, ...], theirs: Sequence[tuple[Member, ...]]) -> Any:
-            return tuple(
-                tuple(
-                    own if all(t[m][p].splits for t in theirs) else Axis(own.name, splits=False)
-                    for p, own in enumerate(row)
-                )
-                for m, row in enumerate(rows)
-            )
-
-        left = side(self.rule.domain, [piece.rule.domain for piece in pieces])
-        right = side(self.rule.codomain, [piece.rule.codomain for piece in pieces])
-        whole = {a.name for row in (*left, *right) for a in row if not a.splits}
-        return Rule(
-            *(
-                tuple(
-                    tuple(Axis(a.name, splits=False) if a.name in whole else a for a in row)
-                    for row in rows
-                )
-                for rows in (left, right)
-            )
-        )
-
-    def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
+        return self._on(pieces, still_split(self.rule, [piece.rule for piece in pieces]))

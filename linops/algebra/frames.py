@@ -6,20 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from linops import arguments, arrays
 from linops.algebra.arithmetic import as_operator
 from linops.algebra.blockwise import block_by_rule
-from linops.algebra.complexify import complexify
-from linops.algebra.members import plain_space, spread_tags
+from linops.algebra.members import plain_space
+from linops.algebra.node import LinearNode
 from linops.algebra.norm import known_norm
 from linops.arrays import Array
 from linops.cost import Cost
 from linops.elementary.plane_windows import PlaneMask
 from linops.errors import ShapeError
 from linops.linear_operator import AsOperator, LinearOperator
-from linops.precision import Precision
 from linops.relations import fresh_name
 from linops.rule import Axis, Member, Relation, Rule
 from linops.space import AnySpace, ProductSpace, Space
@@ -28,12 +27,10 @@ from linops.structure import structure
 __all__ = ["Frames", "Repeat", "lifted"]
 
 
-class _Lifted(LinearOperator):
+class _Lifted(LinearNode):
     """Operators between spaces that get one more axis in front."""
 
-    batched = True
-    _exact: ClassVar[bool] = True
-    terms: tuple[LinearOperator, ...]
+    _spreading = frozenset({"self_adjoint", "psd", "unitary", "diagonal", "nonnegative"})
 
     def __init__(self, terms: Sequence[LinearOperator], count: int, axis: str) -> None:
         domain = lifted(terms[0].domain, count, axis)
@@ -53,17 +50,6 @@ class _Lifted(LinearOperator):
             )
         )
 
-    def _make_adjoint(self) -> LinearOperator:
-        return self if "self_adjoint" in self.tags else self._on([t.H for t in self.terms])
-
-    def _make_conjugate(self) -> LinearOperator:
-        return self._on([term.conj() for term in self.terms])
-
-    def _complexified(self) -> LinearOperator | None:
-        if "real_linear" in self.tags:
-            return None
-        return self._on([complexify(term) for term in self.terms])
-
     def _derive_rule(self) -> Rule:
         rule = self.terms[0].rule
         same = all(_cut_alike(self.terms[0], term) for term in self.terms[1:])
@@ -74,13 +60,6 @@ class _Lifted(LinearOperator):
             return tuple((extra, *member) for member in kept)
 
         return Rule(side(rule.domain), side(rule.codomain))
-
-    def _derive_tags(self) -> frozenset[str]:
-        spreading = {"self_adjoint", "psd", "unitary", "diagonal", "nonnegative"}
-        return spread_tags(self.terms, spreading)
-
-    def _derive_precision(self) -> Precision:
-        return Precision.coarsest(term.precision for term in self.terms)
 
     def _known_norm(self) -> float | None:
         found = [known_norm(term) for term in self.terms]
@@ -108,7 +87,7 @@ class _Lifted(LinearOperator):
     def _block(self, axis: str, start: int, stop: int, padded: bool) -> Any:
         if axis not in self.terms[0].rule.names:
             return self._frames(axis, start, stop, padded)
-        return self._on([term.block(axis, start, stop, padded) for term in self.terms])  # type: ignore[misc]
+        return self._on([term.block(axis, start, stop, padded) for term in self.terms])
 
     def _frames(self, axis: str, start: int, stop: int, padded: bool) -> Any:
         """Planes of the new axis."""
@@ -147,7 +126,7 @@ class Repeat(_Lifted):
 
     @cached_property
     def _aliases(self) -> bool:  # type: ignore[override]
-        return self.terms[0]._aliases
+        return bool(self.terms[0]._aliases)
 
     def _apply(self, x: Any) -> Any:
         return self.terms[0]._forward(x)
@@ -156,7 +135,8 @@ class Repeat(_Lifted):
         return self.terms[0]._backward(y)
 
     def _cost(self) -> Cost:
-        return self.terms[0].cost().times(self.count)
+        one: Cost = self.terms[0].cost()
+        return one.times(self.count)
 
 
 class Frames(_Lifted):
@@ -198,9 +178,6 @@ class Frames(_Lifted):
         chosen = [self.terms[min(max(i, 0), n - 1)] for i in range(start, stop)]
         block, members = self._on(chosen, stop - start), self.rule.codomain
         return PlaneMask(block.codomain, [(0, 0)], -start, n - start, members) @ block
-
-    def _cost(self) -> Cost:
-        return sum((term.cost() for term in self.terms[1:]), self.terms[0].cost())
 
 
 def _cut_alike(one: LinearOperator, other: LinearOperator) -> bool:

@@ -15,14 +15,12 @@ from linops.space import AnySpace, ProductSpace, Space
 
 __all__ = [
     "as_tuple",
-    "every_complex",
     "flat",
     "in_one_dtype",
     "members_of",
     "places",
     "plain_space",
     "product_of",
-    "spread_tags",
 ]
 
 
@@ -111,21 +109,3 @@ def places(spaces: Iterable[AnySpace]) -> list[Any]:
         found.append(slice(start, stop) if isinstance(space, ProductSpace) else start)
         start = stop
     return found
-
-
-def every_complex(cls: Any, terms: Sequence[LinearOperator]) -> LinearOperator | None:
-    """The stack of complex extensions; None where a term has none."""
-    if any("real_linear" in term.tags for term in terms):
-        return None
-    made: LinearOperator = cls([complexify(term) for term in terms])
-    return made
-
-
-def spread_tags(terms: Sequence[LinearOperator], spreading: set[str]) -> frozenset[str]:
-    """Tags that all terms share and that spread, and those that one term is enough for."""
-    every = frozenset.intersection(*(term.tags for term in terms))
-    tags = set(every & spreading)
-    for tag in ("real_linear", "approximate_adjoint"):
-        if any(tag in term.tags for term in terms):
-            tags.add(tag)
-    return frozenset(tags)

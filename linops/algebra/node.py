@@ -8,18 +8,19 @@ fits.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from linops.algebra.complexify import complexify
+from linops.cost import Cost
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import Precision
 from linops.relations import only_local
 from linops.rule import Rule
 
-__all__ = ["LinearNode", "Node", "spread_tags"]
+__all__ = ["LinearNode", "Node"]
 
 
 class Node(Operator):
@@ -56,6 +57,11 @@ class Node(Operator):
         return operator.terms if operator._node is cls else (operator,)
 
     @cached_property
+    def _aliases(self) -> bool:  # type: ignore[override]
+        # Of a chain, members of a product space may still be one array.
+        return any(term._aliases for term in self.terms)
+
+    @cached_property
     def _functions(self) -> tuple[Callable[[Any], Any], ...]:
         return tuple([term._forward for term in self.terms])
 
@@ -67,6 +73,11 @@ class Node(Operator):
         """A rule by which partial sums pass through this node; through nonlinear maps none do."""
         return only_local(rule) if self._kind is Operator._kind else rule
 
+    def _cost(self) -> Cost:
+        first, *others = [term.cost() for term in self.terms]
+        total: Cost = sum(others, first)
+        return total
+
     def _derive_precision(self) -> Precision:
         return Precision.coarsest(term.precision for term in self.terms)
 
@@ -76,10 +87,12 @@ class LinearNode(LinearOperator, Node):
 
     _spreading: ClassVar[frozenset[str]] = frozenset({"nonnegative"})
     # Tags that the node has where all terms have them.
+    _aliases = Node._aliases  # before what `LinearOperator` says of leaves
 
-    def _on(self, terms: Sequence[LinearOperator]) -> LinearOperator:
+    def _on(self, terms: Sequence[LinearOperator], rule: Any = None) -> LinearOperator:
         """The same node of other terms."""
-        return type(self)._kinds[self._kind](terms)  # type: ignore[no-any-return]
+        made: LinearOperator = self._kinds[self._kind](terms, *() if rule is None else (rule,))
+        return made
 
     @cached_property
     def _adjoint_functions(self) -> tuple[Callable[[Any], Any], ...]:
@@ -99,11 +112,7 @@ class LinearNode(LinearOperator, Node):
         return self._on([complexify(term) for term in self.terms])
 
     def _derive_tags(self) -> frozenset[str]:
-        return spread_tags(self.terms, self._spreading)
-
-
-def spread_tags(terms: Iterable[Operator], spreading: Iterable[str]) -> frozenset[str]:
-    """Tags that all terms share and that spread, and those that one term is enough for."""
-    tags = [term.tags for term in terms]
-    every, some = frozenset.intersection(*tags), frozenset.union(*tags)
-    return every.intersection(spreading) | (some & {"real_linear", "approximate_adjoint"})
+        tags = [term.tags for term in self.terms]
+        every, some = frozenset.intersection(*tags), frozenset.union(*tags)
+        spreading = every.intersection(self._spreading)
+        return spreading | (some & {"real_linear", "approximate_adjoint"})

@@ -26,6 +26,7 @@ __all__ = ["Scaled", "ScaledLinear", "ScaledNonlinear", "as_scalar", "is_complex
 class Scaled(Node, family=True):
     """`scalar * base`. The scalar is a Python number, or a traced 0-d array."""
 
+    _aliases = False
     advice: ClassVar[str] = (
         "use '@' to apply or compose, and Diagonal(array) @ A for a product with an array"
     )

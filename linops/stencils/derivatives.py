@@ -122,9 +122,7 @@ class StaggeredGradient(VStack):
     @cached_property
     def face_weights(self) -> LinearOperator:
         """W on the product of faces: the divergence is `-(G.H @ W)`."""
-        return block_diagonal(
-            [face_weights(term, a) for a, term in enumerate(self.terms)]  # type: ignore[arg-type]
-        )
+        return block_diagonal([face_weights(term, a) for a, term in enumerate(self.terms)])
 
 
 class StaggeredDivergence(HStack):

@@ -148,7 +148,7 @@ class AcousticWave(VStack):
         row = self.terms[0]
         if not isinstance(row, HStack):
             return None
-        moved: Any = row.terms[0].terms[1]  # type: ignore[attr-defined]
+        moved: Any = row.terms[0].terms[1]
         scaled = isinstance(moved, Scaled)
         laplacian = moved.base if scaled else moved.terms[1]
         factor = moved.scalar if scaled else moved.terms[0].array
@@ -224,7 +224,7 @@ def FirstOrderWave(
             for other, face in enumerate(faces)
         ]
         kicks.append(hstack(row))
-        back = from_faces(term, axis)  # type: ignore[arg-type]
+        back = from_faces(term, axis)
         scaled = Diagonal(kappa, space) @ back if _is_field(kappa) else kappa * back
         drifts.append(-dt * scaled)
     rows: list[LinearOperator] = [hstack(drifts)]
