@@ -52,6 +52,13 @@ def main() -> None:
         space = lo.Space((n, n), dtype, axes=("y", "x"))
         real = pylops.signalprocessing.FFT2D((n, n), real=True, norm="ortho", dtype=dtype)
         line(f"FFT of real {dtype}", lo.FFT(space), real, repeats)
+        windows = lo.Patches(space, 8, 4).H
+        counts = windows.domain.shape[:2]
+        inner, reach = pylops.Identity(64, dtype=dtype), tuple(8 * count for count in counts)
+        peer = pylops.signalprocessing.Patch2D(
+            inner, reach, (n, n), (8, 8), (4, 4), (8, 8), tapertype=None
+        )
+        line(f"Patches added {dtype}", windows, peer, max(repeats // 5, 1))
         if find_spec("pywt") is None:
             print("DWT skipped: PyWavelets is not installed")
             continue
