@@ -53,6 +53,7 @@ def test_jax(name: str) -> None:
     assert np.allclose(jnp.moveaxis(moved, -1, 0), A @ batch, **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(OPERATORS))
 def test_torch(name: str) -> None:
     torch = pytest.importorskip("torch")

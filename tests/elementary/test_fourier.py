@@ -28,6 +28,7 @@ def matrix(shape: tuple[int, ...], norm: str, half: bool) -> np.ndarray:
     return full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, norm", list(itertools.product(SHAPES, NORMS)))
 @pytest.mark.parametrize(
     "dtype, real",

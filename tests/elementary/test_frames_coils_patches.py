@@ -38,6 +38,7 @@ def planned(A: lo.LinearOperator, **options: object) -> lo.LinearOperator:
     return plan(A, devices=3, executor="threads", probe=False, **options).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_contract(name: str) -> None:
     A = CASES[name]()

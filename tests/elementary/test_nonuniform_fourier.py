@@ -54,6 +54,7 @@ def test_regular_points_are_those_of_fft() -> None:
     assert str(A.rule) == "coil y! x!; coordinate! point -> coil point"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["complex64", "float64"])
 def test_contract(dtype: str) -> None:
     A = lo.NUFFT(IMAGE.with_dtype(dtype), POINTS)
@@ -66,6 +67,7 @@ def test_contract(dtype: str) -> None:
         assert np.allclose(B.domain.home.gather(B.H @ y), A.H @ y, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["complex128", "float64"])
 def test_derivatives_in_the_points(dtype: str) -> None:
     space, x = IMAGE.with_dtype(dtype), IMAGE.with_dtype(dtype).random(4)

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[Callable[[lo.Space], lo.LinearOperator], Callable[..., np
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", [REAL, COMPLEX, REAL.with_dtype("complex64")], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_contract(name: str, space: lo.Space) -> None:

@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_contract(name: str) -> None:
     A = CASES[name]()
@@ -117,6 +118,7 @@ def test_warps_have_derivatives_in_their_numbers() -> None:
     assert float(angle.grad) == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("antialias", [True, False])
 def test_resampling_is_that_of_jax(antialias: bool) -> None:
     image = pytest.importorskip("jax").image

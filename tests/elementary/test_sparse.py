@@ -32,6 +32,7 @@ def near(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_jax_it_is_the_dense_matrix(kind: str) -> None:
     A, dense = case(kind)

@@ -29,6 +29,7 @@ def test_values_are_those_of_scipy(name: str, type: int) -> None:
     assert str(one.rule) == "y x! -> y kx!"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "A",
     [

@@ -15,6 +15,7 @@ pywt = pytest.importorskip("pywt")
 MODES = list(pywt.Modes.modes)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Level value")  # of PyWavelets, where all is border
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wavelet", ["haar", "db3", "bior4.4"])
@@ -41,6 +42,7 @@ def test_other_libraries_have_the_same_values(mode: str, library: str) -> None:
     assert np.allclose(W.H @ xp.asarray(y), W.H @ y, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("periodization", "float32"), ("smooth", "complex128")]
 )

@@ -43,6 +43,7 @@ LEAVES: dict[str, Callable[[], lo.LinearOperator]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 def test_workspace_is_stated(name: str) -> None:
     for adjoint in (False, True):

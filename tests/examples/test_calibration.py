@@ -22,6 +22,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fit", "true", "size"), [("shift", 1.0, 1.2), ("axis", -0.6, 0.6)])
 def test_a_simulated_mistake_is_found_within_a_hundredth_of_a_pixel(
     script: ModuleType, fit: str, true: float, size: float
@@ -30,6 +31,7 @@ def test_a_simulated_mistake_is_found_within_a_hundredth_of_a_pixel(
     assert found == pytest.approx(true, abs=0.01 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", ["shift", "axis"])
 def test_the_walnut_shows_where_its_axis_is(
     script: ModuleType, shared_data: Path, fit: str, capsys: pytest.CaptureFixture[str]

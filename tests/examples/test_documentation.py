@@ -14,12 +14,14 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted((PROJECT / "docs").glob("*.md")) + [PROJECT / "CONTRIBUTING.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_on_the_page_give_what_it_shows(page: Path) -> None:
     outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
 
 
+@pytest.mark.slow
 def test_the_programs_in_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
     programs = re.findall(
         r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), flags=re.DOTALL
@@ -36,6 +38,7 @@ def test_the_programs_in_the_readme_run(capsys: pytest.CaptureFixture[str]) -> N
     assert "y x -> view col" in shown and "bytes moved" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_programs_on_the_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     programs = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)

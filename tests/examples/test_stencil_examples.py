@@ -26,6 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_waveform_inversion_has_the_rate_of_a_gradient_and_lowers_the_misfit(run: Any) -> None:
     pytest.importorskip("scipy")
     outcome = run("waveform_inversion", "--size", "20", "--steps", "120", "--iterations", "5")
@@ -35,6 +36,7 @@ def test_waveform_inversion_has_the_rate_of_a_gradient_and_lowers_the_misfit(run
     assert outcome.gradient.shape == outcome.found.shape == (20, 20)
 
 
+@pytest.mark.slow
 def test_heat_deblurring_sharpens_a_measured_field_and_a_made_one(
     run: Any, shared_data: Path
 ) -> None:
@@ -70,6 +72,7 @@ def test_an_edited_picture_has_no_seam_and_the_laplacian_of_its_patch(run: Any) 
     assert np.ptp((outcome.edited - outcome.pasted)[inner]) > 0.1
 
 
+@pytest.mark.slow
 def test_a_diffusion_prior_planned_with_a_projector_lowers_the_error(run: Any) -> None:
     outcome = run("diffusion_prior", "--size", "48", "--views", "12", "--iterations", "30")
     plain, prior = outcome.errors

@@ -22,6 +22,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_quickstart(capsys: pytest.CaptureFixture[str]) -> None:
     errors = script("quickstart").main(["--size", "64"])
     assert 0.3 > errors["filtered backprojection"] > errors["CGLS"] > errors["CGLS, smooth"]
@@ -46,12 +47,14 @@ def test_learnable_surface() -> None:
     np.testing.assert_allclose(found, module.TRUTH, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_chunked_projection() -> None:
     held, peak, gap = script("chunked_projection").main([])
     assert peak < held / 3
     assert gap < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", ["helix", "curved", "tilted"])
 def test_plot_trajectory(scan: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -59,6 +62,7 @@ def test_plot_trajectory(scan: str, tmp_path: Path) -> None:
     assert image.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_sharded_forward(capsys: pytest.CaptureFixture[str]) -> None:
     jax = pytest.importorskip("jax")
     gap = script("sharded_forward").main(["--size", "16"])

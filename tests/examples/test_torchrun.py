@@ -40,6 +40,7 @@ def on_two_ranks(name: str, *options: str) -> str:
     return _run(command, {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.slow
 def test_two_processes_reconstruct_what_one_does() -> None:
     script = example("torchrun")
     truth = script.phantom(24)

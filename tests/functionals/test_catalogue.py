@@ -237,6 +237,7 @@ def test_complex_norms():
     taylor_test(lo.LeastSquares(space, space.random(1), WEIGHTS), z)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["L1", "Huber", "group"])
 def test_curvatures_of_moduli(kind):
     space = lo.Space(SHAPE, "complex128", axes=("y", "x"))

@@ -87,6 +87,7 @@ def test_values_and_derivatives_state_what_they_take(dtype: str) -> None:
                     holds(f"{name} {what}", S.cost(), f.domain, size, taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["l1", "huber", "anisotropic", "isotropic", "weighted", "qggmrf"])
 def test_a_plan_of_a_prior_needs_what_it_says(name: str) -> None:
     f = functionals("float32")[name]

@@ -70,6 +70,7 @@ STRETCHED = Grid((20, 36, 36), (2.9, 1.9, 1.0))
 TURNS = np.linspace(0, 2 * np.pi, 12, endpoint=False) + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("geometry", "grid"),
     [
@@ -125,6 +126,7 @@ def test_fast_stays_close_at_512_columns() -> None:
         assert np.abs(found - wanted).max() <= 2e-6 * wanted.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("backend", ["numba", "portable"])
 def test_no_view_of_180_is_a_column_off(backend: str, precision: str) -> None:
@@ -150,6 +152,7 @@ def test_no_view_of_180_is_a_column_off(backend: str, precision: str) -> None:
 # --- one set of weights ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("profile", ["trapezoid", "box"])
 def test_gram_diagonals_are_those_of_the_matrix(name: str, profile: str) -> None:
@@ -180,6 +183,7 @@ def test_subsets_are_the_operator_on_them(name: str) -> None:
         np.testing.assert_allclose(part.H @ y, wanted, atol=10 * atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", ["fast", "float64"])
 def test_blocks_change_no_bit_of_what_they_own(name: str, precision: str) -> None:
@@ -258,6 +262,7 @@ def test_batches_and_pickles_equal_the_loop(name: str) -> None:
     assert (A @ x[:0]).shape == (0, 3, *A.codomain.shape)
 
 
+@pytest.mark.slow
 def test_torch_and_jax_give_the_same_bits() -> None:
     torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
     jax = pytest.importorskip("jax")
@@ -284,6 +289,7 @@ def test_views_in_any_order_give_the_same_rows(name: str) -> None:
     assert np.array_equal(footprint(geometry[order], grid) @ x, whole[order])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cells", [3.5, -2.0])
 def test_offsets_move_the_detector(name: str, cells: float) -> None:
@@ -303,6 +309,7 @@ def test_offsets_move_the_detector(name: str, cells: float) -> None:
     np.testing.assert_allclose(found, part, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fast", "float64"])
 def test_each_view_of_a_mixed_scan_keeps_its_kernel(precision: str) -> None:
     from linops.testing import check_operator

@@ -126,6 +126,7 @@ def cone(curvature=None, a: float = 256.0, cells=(161, 261)):
     return lambda t: ConeBeam([t], Detector(cells, curvature=curvature), a, 2 * a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "spread", "spacing", "bounds", "box"),
     [
@@ -148,6 +149,7 @@ def test_voxels_against_their_chords(make, spread, spacing, bounds, box) -> None
     assert error < found["box"][0] <= 1.35 * box
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "bound"), [((0, 0, 17), 2e-4), ((30, 30, 0), 2e-3)])
 def test_the_polar_angle_of_a_ray_is_the_true_one(place, bound: float) -> None:
     # Half angles of 10 degrees and 27, along u and v: a chord 2 % too long would be seen.

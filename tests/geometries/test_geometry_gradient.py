@@ -36,6 +36,7 @@ def test_published_slopes_of_a_centre(case: str, value: float) -> None:
     assert (N.jvp(at, move) * y).sum() == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model", "backend"),
     [
@@ -91,6 +92,7 @@ def _scan(A: Projector, parts: tuple[np.ndarray, ...]) -> Trajectory:
     return Trajectory(t.kind, *parts[:3], parts[3] if len(parts) == 4 else None, t.detector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fan F", "parallel 3-D", "cone"])
 def test_the_compiled_derivative_runs_by_itself_and_on_any_threads(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -142,6 +142,7 @@ def test_a_detector_turned_about_its_central_ray():
         np.testing.assert_allclose(got[view], np.rot90(straight[view]), rtol=1e-13, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1, 7), (1, 7, 1), (7, 1, 1), (3, 5, 7), (1, 1, 1)])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("sign", [1, -1])

@@ -63,6 +63,7 @@ def test_spy_draws_the_pattern_of_the_matrix() -> None:
     pyplot.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_plot_matrix_draws_its_entries(dtype: str) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")

@@ -29,6 +29,7 @@ def _exact(a: np.ndarray, b: np.ndarray) -> tuple[complex, float]:
     return complex(math.fsum(real), math.fsum(imaginary)), math.fsum(map(abs, real + imaginary))
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 99),
     shape=st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple),

@@ -298,6 +298,7 @@ def test_contract(name):
     check_operator(CASES[name](space), libraries=("torch",) if name != "diffusion" else None)
 
 
+@pytest.mark.slow
 def test_curl_between_faces_and_edges_in_three_dimensions():
     # Extents that coincide by chance, 4 faces and 4 cells, must not tie their axes together.
     A = Curl(lo.Space((3, 4, 2)), 2, ("even", "odd", "zero"), staggered=True)

@@ -66,6 +66,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     layout=st.sampled_from(LAYOUTS),
