@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from linops import arrays
+from linops.algebra.composition import Product, flat_product, squared_diagonal
 from linops.arrays import Array
 from linops.cost import Cost
+from linops.elementary.diagonal import Diagonal
 from linops.linear_operator import LinearOperator
 from linops.rule import Axis, Member, Rule
 from linops.space import Space
@@ -25,7 +28,8 @@ __all__ = ["Squares", "diagonal_on_ranks"]
 def diagonal_on_ranks(plan: Plan, base: LinearOperator, weights: Any = None) -> Any:
     """The diagonal of `base.gram(weights)`, placed as the domain of a plan is.
 
-    None where it is no matter of ranks, or `base` is no single leaf that knows its squares.
+    None where it is no matter of ranks, or `base` is no leaf that knows its squares, alone or
+    between diagonal operators.
 
     Parameters
     ----------
@@ -36,11 +40,33 @@ def diagonal_on_ranks(plan: Plan, base: LinearOperator, weights: Any = None) -> 
     weights
         An element of its codomain, plain or placed; None for 1.
     """
-    if family(plan.devices[0]) != "torch" or not Squares.serves(base):
+    of_all = _squares_of(base) if family(plan.devices[0]) == "torch" else None
+    if of_all is None:
         return None
     exits = [states_of(placement) for placement in plan.domain_placements]
-    squares: Any = lower(plan.again(Squares(base), exits=exits))
+    placed = arrays.is_distributed(weights)
+    entries = [states_of(p) for p in plan.codomain_placements] if placed else None
+    squares: Any = lower(plan.again(of_all, entries, exits))
     return squares @ squares.domain.home.put(squares.domain.ones() if weights is None else weights)
+
+
+def _squares_of(base: LinearOperator) -> LinearOperator | None:
+    """`w -> diagonal of base.gram(w)` as a composition; None where there is none."""
+    if Squares.serves(base):
+        return Squares(base)
+    if not isinstance(base, Product):
+        return None
+    factors: list[LinearOperator] = []
+    for term in reversed(base.terms):
+        square = squared_diagonal(term)
+        if square is not None and isinstance(term.domain, Space):
+            factors.append(Diagonal(square, term.domain))
+        elif Squares.serves(term):
+            factors.append(Squares(term))
+        else:
+            return None
+    several = sum(isinstance(factor, Squares) for factor in factors) != 1
+    return None if several else flat_product(factors)
 
 
 class Squares(LinearOperator):

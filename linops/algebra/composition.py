@@ -186,17 +186,19 @@ class Product(LinearNode, Composition, final=True):
         return known_norm(turning[0]) if turning else 1.0
 
     def _gram_diagonal(self, weights: Array | None) -> Array | None:
-        outer, rest = self.terms[0], self.terms[1:]
-        if not rest:
-            return outer._gram_diagonal(weights)
-        if "diagonal" not in outer.tags or outer.domain.shape != outer.codomain.shape:
+        if len(self.terms) == 1:
+            return self.terms[0]._gram_diagonal(weights)
+        rest: LinearOperator
+        square = squared_diagonal(self.terms[0])
+        if square is not None:
+            rest = Composition.of(self.terms[1:])
+            return rest._gram_diagonal(square if weights is None else square * weights)
+        square = squared_diagonal(self.terms[-1])
+        if square is None:
             return None
-        d = outer._diagonal()
-        if d is None or isinstance(d, tuple):
-            return None
-        square = abs(d) ** 2 if weights is None else abs(d) ** 2 * weights
-        rest_of_it: LinearOperator = Composition.of(rest)
-        return rest_of_it._gram_diagonal(square)
+        rest = Composition.of(self.terms[:-1])
+        found = rest._gram_diagonal(weights)
+        return None if found is None else square * found
 
     def _columns(self, index: Array, axes: tuple[int, ...]) -> LinearOperator:
         columns = self.terms[-1].columns(index, axes)
@@ -213,6 +215,14 @@ def flat_product(terms: Sequence[Any]) -> Any:
     for term in terms:
         extend(flat, Composition.terms_in(term), PRODUCT_RULES)
     return Composition.of(flat)
+
+
+def squared_diagonal(term: LinearOperator) -> Array | None:
+    """The squared moduli of what a diagonal operator multiplies by; None of another one."""
+    if "diagonal" not in term.tags or term.domain.shape != term.codomain.shape:
+        return None
+    d = term._diagonal()
+    return None if d is None or isinstance(d, tuple) else abs(d) ** 2
 
 
 def _clip(start: int, stop: int, n: int) -> tuple[int, int]:

@@ -209,6 +209,11 @@ def test_nothing_is_densified_by_accident() -> None:
     chain = lo.Diagonal(np.full(S.shape, 2, "f4"), S) @ lo.Diagonal(np.full(S.shape, 3, "f4"), S)
     assert chain.diagonal().max() == 6
     assert chain.gram().diagonal().max() == 36
+    # A diagonal on either side of an operator that knows its squares, weighted.
+    R, d = lo.SumOver(S, axes=(0,)), np.random.default_rng(0).random((2, 1000))
+    both = lo.Diagonal(d[0], R.codomain) @ R @ lo.Diagonal(np.outer(d[1], d[0]), S)
+    wanted = d[1] * d[0] ** 2 * np.outer(d[1], d[0]) ** 2
+    np.testing.assert_allclose(both.gram(d[1]).diagonal(), wanted, rtol=1e-5)
     with pytest.raises(ShapeError, match="limit"):
         chain.to_dense()
     with pytest.raises(ShapeError, match="limit"):

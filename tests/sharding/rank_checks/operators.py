@@ -18,6 +18,7 @@ from geometries import Projector
 from linops import functionals as fn
 from linops import stencils
 from rank_checks.register import assert_close, check, grids, line_space, plan, projector, put
+from sharding.homes.torch_ranks import RankMemory
 from sharding.states import real_range
 from sharding.testing import check_placement
 
@@ -179,6 +180,16 @@ def squares_are_summed_once(rank: int, world: int) -> None:
         for d, weights in zip(found, (w, None, w), strict=True):
             assert B.domain.home.placement.holds(d)
             assert_close(d, A.gram(weights).diagonal())
+        # Between diagonal operators too, and no rank sees the whole.
+        S, D = (
+            lo.Diagonal(space.random(k), space) for k, space in ((6, A.codomain), (7, A.domain))
+        )
+        C = plan(S @ A @ D, partition=partition).lower()
+        W = C.codomain.home.put(w)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RankMemory, "gather", None)
+            d = C._gram_diagonal(W)
+        assert_close(d, D.diagonal() ** 2 * A.gram(S.diagonal() ** 2 * w).diagonal())
 
 
 @check
