@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from linops.algebra.blocks import extent
 from linops.errors import PlacementError
@@ -88,7 +89,8 @@ def _ways(found: Plan, request: partitions.Request) -> Iterator[tuple[Plan, Comp
     with contextlib.suppress(PlacementError):
         shares = _in_shares(found, found.mesh, request)
         if shares is not None:
-            how = f"in shares{_sides(shares)}: copies would not fit"
+            asked = _sides(shares)
+            how = f"in shares{f', partition={asked}' if asked else ''}: copies would not fit"
             plans.append(replace(shares, notes=(*found.notes, how)))
     for one in plans:
         if next(one.forward.computes(), None) is not None:
@@ -123,9 +125,9 @@ def _in_short_bands(found: Plan) -> Plan:
     return best if best.stated.total < 0.9 * found.stated.total else found
 
 
-def _sides(found: Plan) -> str:
+def _sides(found: Plan) -> dict[str, str | int | None]:
     """How `partition=` would ask for a plan's placements, where each side is one array."""
-    asked = {}
+    asked: dict[str, str | int | None] = {}
     ends = (
         (found.operator.domain, found.domain_placements),
         (
@@ -135,11 +137,11 @@ def _sides(found: Plan) -> str:
     )
     for side, (space, placements) in zip(partitions.SIDES, ends, strict=True):
         if len(placements) != 1 or len(placements[0].axes) != 1:
-            return ""
+            return {}
         (axis,) = placements[0].axes
         names = space.members[0].axes
         asked[side] = names[axis] if names and axis is not None else axis
-    return f", partition={asked}"
+    return asked
 
 
 def _longest(one: Plan, name: str, n: int, allowed: float) -> Plan:
@@ -218,18 +220,23 @@ def _enough(found: Plan, request: partitions.Request, allowed: float) -> int | N
     return None
 
 
-def _other_partitions(found: Plan, request: partitions.Request, allowed: float) -> list[str]:
-    """Axes by which the same devices would fit."""
+def _other_partitions(found: Plan, request: partitions.Request, allowed: float) -> list[Any]:
+    """Axes, or a side each, by which the same devices would fit."""
     if len(found.mesh.shape) > 1 or found.mesh.size == 1:
         return []
     names = sorted({name for leaf in found.graph.leaves for name in leaf.rule.names})
-    fitting = []
+    fitting: list[Any] = []
     for name in names:
         with contextlib.suppress(PlacementError):
             other = partitions.request(found.graph, name, found.mesh.size)
             mesh = replace(found.mesh, names=(name,))
             if name not in request.names and _drafted(found, mesh, other) <= allowed:
                 fitting.append(name)
+    if not fitting:
+        with contextlib.suppress(PlacementError):
+            shares = _in_shares(found, found.mesh, partitions.Request())
+            if shares is not None and _in_short_bands(shares).stated.total <= allowed:
+                fitting += [_sides(shares)] if _sides(shares) else []
     return fitting
 
 

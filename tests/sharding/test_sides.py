@@ -107,6 +107,9 @@ def test_auto_takes_shares_where_copies_do_not_fit(executor: str) -> None:
         assert (p.domain_placement.axes, p.codomain_placement.axes) == ((0,), (0,))
     with pytest.raises(PlacementError, match="8 devices would do"):
         plan(A, Described.several(4, memory=0.5e6), executor)
+    with pytest.raises(PlacementError) as refused:
+        plan(A, Described.several(4, memory=1.2e6), executor, "view")
+    assert "so would partition={'domain': 'z', 'codomain': 'view'}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
