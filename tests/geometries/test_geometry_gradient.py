@@ -116,6 +116,7 @@ def test_the_compiled_derivative_runs_by_itself_and_on_any_threads(
     assert all(np.array_equal(one, two) for one, two in zip(*results, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["siddon", "joseph"])
 @pytest.mark.parametrize("name", ["parallel F", "cone"])
 def test_the_jacobian_keeps_the_contract(name: str, model: str) -> None:

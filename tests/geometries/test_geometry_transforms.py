@@ -22,6 +22,7 @@ def fan(t: Any, a: Any, d: Any, offset: Any) -> FanBeam:
     return FanBeam(t, Detector(5, 0.91, offset), a, d)
 
 
+@pytest.mark.slow
 def test_torch_differentiates_through_a_fan() -> None:
     torch = pytest.importorskip("torch")
     parts = [torch.tensor(v, dtype=torch.float64) for v in (THREE, 7.1, 12.4, 0.13)]
@@ -46,6 +47,7 @@ def test_torch_differentiates_through_a_fan() -> None:
         assert float(pushed) == pytest.approx(np.sum(wanted), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_jax_differentiates_through_a_fan_under_jit() -> None:
     jax = pytest.importorskip("jax")
@@ -90,6 +92,7 @@ def test_mixed_derivatives_are_exact_or_refused(way: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numba", "portable"])
 def test_every_transform_of_torch_is_right_or_refused(backend: str) -> None:
     torch = pytest.importorskip("torch")
@@ -129,6 +132,7 @@ def test_every_transform_of_torch_is_right_or_refused(backend: str) -> None:
             twice()
 
 
+@pytest.mark.slow
 def test_gradients_save_the_geometry_and_the_input_alone() -> None:
     torch = pytest.importorskip("torch")
     # A leaf in single precision, as a learner may have: its gradient is in it too.
@@ -191,6 +195,7 @@ def test_parameters_of_a_surface_are_differentiable() -> None:
     assert float(pushed) == pytest.approx(float(found), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_the_geometry_operator_in_jax_and_torch() -> None:
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
@@ -235,6 +240,7 @@ def test_torch_follows_a_scan_through_compiled_code(monkeypatch: pytest.MonkeyPa
         Projector(*SCANS["cone"]).block("view", 0, 2).geometry_operator(x)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_losses_of_the_geometry_pass_torchs_compiler() -> None:
     torch = pytest.importorskip("torch")

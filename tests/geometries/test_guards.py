@@ -37,6 +37,7 @@ def along(way: tuple[float, ...], begin: float, end: float, cells: int = 1) -> T
     return Trajectory(kind, [begin * e], [end * e], [u], v, Detector(shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize(
@@ -128,6 +129,7 @@ def test_a_wide_fan_is_admitted_at_once() -> None:
     assert best < 0.05
 
 
+@pytest.mark.slow
 def test_curved_detectors_are_checked_at_their_columns_and_surfaces_at_their_cells() -> None:
     views = np.linspace(0, 6, 11)
     round_ = ConeBeam(views, Detector((5, 7), 1.0, 0.0, 800.0), 400, 800)

@@ -32,6 +32,7 @@ def cylinder(beam, middle, radius=2.0):
     return 2 * np.sqrt(np.maximum(b**2 - a * c, 0)) / a
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("middle", [(0.0, 0.0), (0.5, -0.3)])
 @pytest.mark.parametrize(
     ("sense", "advance", "curvature"),
@@ -109,6 +110,7 @@ def test_what_is_no_helix_is_refused_by_name():
         ge.helical_fdk(wide, np.zeros(A.codomain.shape))
 
 
+@pytest.mark.slow
 def test_slices_are_gathered_one_by_one_blocks_and_streams_agree():
     beam, grid = helix(shape=(5, 9), views=100), ge.Grid((3, 2, 3), (0.6, 0.5, 0.5))
     A = ge.Projector(beam, grid, precision="float64")

@@ -57,6 +57,7 @@ CASES: dict[str, tuple[Callable[..., lo.LinearOperator], Callable[..., np.ndarra
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_shared_parts_run_once(name: str) -> None:
     build, dense = CASES[name]

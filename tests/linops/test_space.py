@@ -51,6 +51,7 @@ def test_what_is_no_space_raises(arguments: tuple, error: type, told: str) -> No
         lo.Space(*arguments)
 
 
+@pytest.mark.slow
 def test_inner_accumulates_in_double() -> None:
     # Sequential float32 sums stop growing at 2 ** 24.
     S = lo.Space((2**25,))

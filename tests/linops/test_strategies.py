@@ -166,6 +166,7 @@ def test_leaves_are_their_matrices(kind: str) -> None:
     run()
 
 
+@pytest.mark.slow
 @settings(many, max_examples=40)
 @given(st.data())
 def test_pairs_for_users(data: st.DataObject) -> None:
@@ -230,6 +231,7 @@ def test_a_fault_shrinks_to_its_position() -> None:
     assert np.flatnonzero(x).tolist() == [6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["linops", "linops.testing"])
 def test_hypothesis_is_imported_when_asked_alone(module: str) -> None:
     code = f"import sys, {module}; sys.exit('hypothesis' in sys.modules)"

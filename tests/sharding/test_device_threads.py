@@ -86,6 +86,7 @@ def test_halos_between_devices(name: str) -> None:
     dot_test(B)
 
 
+@pytest.mark.slow
 def test_nothing_passes_through_the_host_and_shares_keep_their_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -423,6 +423,7 @@ def test_float32_without_x64() -> None:
         dot_test(B)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize(("executor", "libraries"), [("threads", ()), ("shard_map", ("jax",))])
 def test_a_lowered_operator_is_one_like_any_other(executor: str, libraries: Any) -> None:

@@ -33,6 +33,7 @@ def _assert_close(got: Any, wanted: Any) -> None:
     np.testing.assert_allclose(lo.arrays.to_numpy(got), wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("engine", ["workers", "threads", "shard_map"])
 @pytest.mark.parametrize("kind", [compositions.projector, compositions.aligned])

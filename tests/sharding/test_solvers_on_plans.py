@@ -19,6 +19,7 @@ from solvers.fingerprint import fingerprint
 pytestmark = pytest.mark.filterwarnings("ignore:the object reaches:RuntimeWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_cgls_iterates_agree_after_thirty_steps(n: int, executor: str) -> None:
@@ -34,6 +35,7 @@ def test_cgls_iterates_agree_after_thirty_steps(n: int, executor: str) -> None:
         assert (got.iterations, got.reason) == (30, wanted.reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVES)
 def test_every_solver_ends_alike_on_any_number_of_devices(name: str) -> None:
     A, y = problem()
@@ -56,6 +58,7 @@ def test_weights_of_measurements_are_cut_with_them(method: str) -> None:
     np.testing.assert_allclose(got.solution, wanted.solution, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "damp"),
     [
