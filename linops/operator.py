@@ -228,7 +228,7 @@ class Operator(ABC):
         object with `shape`, `dtype`, `read(slices)`, `write(slices, block)`. Parameters and errors
         are those of `linops.stores.apply_into`.
         """
-        from linops.stores.apply import apply_into
+        from linops.stores.tilewise import apply_into
 
         return apply_into(self, source, target, chunks, **options)
 

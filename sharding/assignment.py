@@ -2,7 +2,7 @@
 
 The frontier of the walk is the set of edges that somebody still reads; for each of its states the
 cheapest way there is kept. Meshes of two axes are planned axis after axis, the second knowing what
-the first has cut. What a step costs comes from `sharding/cost.py`.
+the first has cut. What a step costs comes from `sharding/machine.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from linops.algebra.blocks import extent, runs_whole
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from sharding.cost import Machine, leaf_seconds, movement_seconds
 from sharding.graph import Graph, GraphNode
+from sharding.machine import Machine, leaf_seconds, movement_seconds
 from sharding.options import Option, options
 from sharding.states import (
     PARTIAL,

@@ -16,7 +16,7 @@ from linops import numeric
 from linops.compiled import pool
 from linops.errors import PlacementError
 from linops.memory import free_in_jax, host_free
-from sharding.cost import Machine
+from sharding.machine import Machine
 
 __all__ = [
     "Described",

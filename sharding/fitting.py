@@ -14,9 +14,9 @@ from typing import Any
 from linops.algebra.blocks import extent
 from linops.errors import PlacementError
 from sharding import banding, partitions
-from sharding.cost import leaf_seconds
 from sharding.devices import Described
 from sharding.drafts import draft
+from sharding.machine import leaf_seconds
 from sharding.mesh import Mesh
 from sharding.plans import Plan
 from sharding.states import REPLICATED, Sharded, States

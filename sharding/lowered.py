@@ -289,7 +289,7 @@ class LoweredFunctional(Functional):
         """The functional seen from a subset of positions, by each device from its own planes."""
         if family(self.plan.devices[0]) == "threads":
             return self.base.restrict(index)
-        from sharding.restricted import LoweredRestricted
+        from sharding.restricted_functional import LoweredRestricted
 
         return LoweredRestricted(self, index)
 

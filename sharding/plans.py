@@ -15,8 +15,8 @@ from linops.errors import PlacementError
 from linops.operator import Operator
 from linops.space import ProductSpace
 from sharding.assignment import Assignment
-from sharding.cost import Machine, movement_seconds
 from sharding.graph import Graph, flatten
+from sharding.machine import Machine, movement_seconds
 from sharding.memory import Account, MemoryUse, counted, footprint
 from sharding.mesh import Mesh
 from sharding.placement import Placement

@@ -11,6 +11,7 @@ from solvers.emission import mlem, osem
 from solvers.fista import fista
 from solvers.gauss_newton import gauss_newton
 from solvers.gradient_descent import gradient_descent, landweber
+from solvers.into_stores import cgls_into, sirt_into
 from solvers.lsmr import lsmr
 from solvers.ordered_subsets import art, os_sart
 from solvers.parameter_choice import (
@@ -19,13 +20,12 @@ from solvers.parameter_choice import (
     l_curve,
     sure,
 )
-from solvers.partitions import Partitions
+from solvers.plane_partitions import Partitions
 from solvers.primal_dual import pdhg
 from solvers.prox_map import prox_map
 from solvers.regularization import Regularization, automatic_regularization
 from solvers.result import SolverResult
 from solvers.sirt import sirt
-from solvers.streamed import cgls_into, sirt_into
 from solvers.tv import tv
 from solvers.vcd import vcd
 

@@ -17,9 +17,9 @@ from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.conjugate_gradients import conjugate_gradients
 from solvers.controls import positive, positive_count
+from solvers.decorator import Controls, solver
 from solvers.elements import add_scaled, choose, each, products, scale, subtract, zeros
 from solvers.minimization import begin_minimization
-from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["admm"]

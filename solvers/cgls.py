@@ -11,6 +11,7 @@ from linops import arrays
 from linops.linear_operator import LinearOperator
 from solvers.compiled import LONGEST, steps
 from solvers.controls import non_negative
+from solvers.decorator import Controls, solver
 from solvers.elements import (
     add_scaled,
     choose,
@@ -25,7 +26,6 @@ from solvers.elements import (
 )
 from solvers.implicit import AdjointSolve
 from solvers.loop import Solve
-from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, LEAST_SQUARES_REACHED, SolverResult
 
 __all__ = ["cgls"]

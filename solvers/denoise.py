@@ -12,8 +12,8 @@ from linops.elementary.identity import Identity
 from linops.functionals import Functional
 from linops.space import Space
 from solvers.controls import positive
+from solvers.decorator import Controls, solver
 from solvers.elements import require_finite
-from solvers.options import Controls, solver
 from solvers.result import SolverResult
 from solvers.vcd import vcd
 

@@ -11,9 +11,9 @@ from linops import arrays
 from linops.arrays import Array
 from linops.linear_operator import LinearOperator
 from solvers.controls import require_real_arrays
+from solvers.decorator import Controls, solver
 from solvers.elements import admit, choose, products, require_finite, subtract
 from solvers.loop import Solve
-from solvers.options import Controls, solver
 from solvers.ordered_subsets import cut_subsets
 from solvers.result import SolverResult
 

@@ -11,10 +11,10 @@ from linops import arrays
 from linops.functionals import Functional
 from solvers.compiled import iterate
 from solvers.controls import non_negative, positive_or_none
+from solvers.decorator import Controls, solver
 from solvers.elements import add_scaled, choose, each, products, subtract
 from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature, proximal
-from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["fista"]

@@ -10,9 +10,9 @@ import numpy as np
 from linops.operator import Operator
 from solvers.cgls import cgls
 from solvers.controls import non_negative, positive_count
+from solvers.decorator import Controls, solver
 from solvers.elements import add_scaled, products, subtract
 from solvers.loop import Solve
-from solvers.options import Controls, solver
 from solvers.result import BREAKDOWN, SolverResult
 
 __all__ = ["gauss_newton"]

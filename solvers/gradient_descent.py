@@ -9,6 +9,7 @@ import numpy as np
 from linops.functionals import Functional, LeastSquares
 from linops.linear_operator import LinearOperator
 from solvers.controls import bounds_pair, positive_or_none
+from solvers.decorator import Controls, solver
 from solvers.elements import (
     add_scaled,
     admit,
@@ -22,7 +23,6 @@ from solvers.elements import (
 )
 from solvers.loop import Solve
 from solvers.minimization import begin_minimization, find_curvature
-from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["gradient_descent", "landweber"]

@@ -21,6 +21,7 @@ from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers import controls
 from solvers.checkpoint import Checkpointer
+from solvers.decorator import ranks_meet
 from solvers.elements import (
     admit,
     batch_of,
@@ -33,7 +34,6 @@ from solvers.elements import (
     subtract,
     zeros,
 )
-from solvers.options import ranks_meet
 from solvers.result import CALLBACK_STOPPED, LIMIT_REACHED, RESIDUAL_REACHED, SolverResult
 from solvers.start import spread_start
 from solvers.together import agree, describe, same_answer

@@ -9,9 +9,9 @@ import numpy as np
 from linops import arrays
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative
+from solvers.decorator import Controls, solver
 from solvers.elements import add_scaled, choose, each, products, subtract, zeros
 from solvers.loop import Solve
-from solvers.options import Controls, solver
 from solvers.result import LEAST_SQUARES_REACHED, SolverResult
 
 __all__ = ["lsmr"]

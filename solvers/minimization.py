@@ -14,8 +14,8 @@ from linops import arrays
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace
 from linops.structure import leaves
+from solvers.decorator import Controls
 from solvers.loop import Solve
-from solvers.options import Controls
 
 __all__ = ["begin_minimization", "find_curvature", "proximal"]
 

@@ -13,11 +13,11 @@ from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import bounds_pair, positive, positive_count
+from solvers.decorator import Controls, solver
 from solvers.elements import choose, clip, products, subtract
 from solvers.loop import Solve
-from solvers.options import Controls, solver
+from solvers.measurement_weights import GRAZING, reciprocal
 from solvers.result import SolverResult
-from solvers.weights import GRAZING, reciprocal
 
 __all__ = ["DataSubset", "art", "cut_subsets", "os_sart"]
 

@@ -10,9 +10,9 @@ import numpy as np
 from linops.functionals import Functional
 from linops.linear_operator import LinearOperator
 from solvers.controls import non_negative, positive_or_none
+from solvers.decorator import Controls, solver
 from solvers.elements import add_scaled, choose, products, scale, subtract, zeros
 from solvers.minimization import begin_minimization, proximal
-from solvers.options import Controls, solver
 from solvers.result import SolverResult
 
 __all__ = ["pdhg"]

@@ -9,7 +9,7 @@ from linops.functionals import Proximity
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.controls import require_real_arrays
-from solvers.options import Controls, solver
+from solvers.decorator import Controls, solver
 from solvers.result import SolverResult
 from solvers.vcd import vcd
 

@@ -18,7 +18,7 @@ from linops.errors import DTypeError
 from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.elements import require_finite
-from solvers.weights import measurement_weights
+from solvers.measurement_weights import measurement_weights
 
 __all__ = [
     "Regularization",

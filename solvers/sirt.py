@@ -9,6 +9,7 @@ from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
 from solvers.compiled import iterate
 from solvers.controls import bounds_pair, positive
+from solvers.decorator import Controls, solver
 from solvers.elements import (
     admit,
     choose,
@@ -20,9 +21,8 @@ from solvers.elements import (
     zeros,
 )
 from solvers.loop import Solve
-from solvers.options import Controls, solver
+from solvers.measurement_weights import GRAZING, reciprocal
 from solvers.result import SolverResult
-from solvers.weights import GRAZING, reciprocal
 
 __all__ = ["sirt"]
 

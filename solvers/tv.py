@@ -21,6 +21,7 @@ from linops.space import Space
 from solvers.compiled import iterate
 from solvers.conjugate_gradients import conjugate_gradients
 from solvers.controls import non_negative, positive_or_none, require_real_arrays
+from solvers.decorator import Controls, solver
 from solvers.elements import (
     add_scaled,
     admit,
@@ -32,7 +33,6 @@ from solvers.elements import (
 )
 from solvers.implicit import AdjointSolve
 from solvers.loop import Solve
-from solvers.options import Controls, solver
 from solvers.regularization import automatic_weight
 from solvers.result import SolverResult
 from solvers.start import admit_start, analytic_start, typical_size

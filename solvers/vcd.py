@@ -19,14 +19,14 @@ from linops.linear_operator import LinearOperator
 from linops.space import Space
 from solvers.beam import damp_means, rotates, warn_of_truncation
 from solvers.controls import bounds_pair, non_negative, positive, require_real_arrays, whole
+from solvers.decorator import Controls, solver
 from solvers.elements import admit, clip, refuse_traced, require_finite
 from solvers.loop import Solve
-from solvers.options import Controls, solver
-from solvers.partitions import Partitions, pad_subsets, partition, plane_of, region
+from solvers.measurement_weights import measurement_weights
+from solvers.plane_partitions import Partitions, pad_subsets, partition, plane_of, region
 from solvers.result import CHANGE_REACHED, SolverResult
 from solvers.start import admit_start, analytic_start
 from solvers.subsets import Descent
-from solvers.weights import measurement_weights
 
 __all__ = ["vcd"]
 
@@ -73,7 +73,7 @@ def vcd(
         Passes over all positions at most; when resuming, in total.
     partitions
         None for 4, 16, 64 and then 128 subsets (fewer, so that a subset keeps 64 positions); a
-        number or numbers of subsets; an order of `solvers.partitions`; a `Partitions`; or the
+        number or numbers of subsets; an order of `solvers.plane_partitions`; a `Partitions`; or the
         subsets themselves, index arrays for every pass.
     seed
         For partitions and the order of subsets.

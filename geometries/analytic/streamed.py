@@ -23,9 +23,9 @@ from linops.errors import DTypeError
 from linops.linear_operator import LinearOperator
 from linops.stores import ArrayStore, apply_into, explain_into
 from linops.stores.aliases import require_apart, require_injective
-from linops.stores.apply import Stream, admit_stores, refuse_gradients
 from linops.stores.protocol import as_store, require_room, require_writable
 from linops.stores.tiles import budget
+from linops.stores.tilewise import Stream, admit_stores, refuse_gradients
 
 __all__ = [
     "explain_fbp_into",

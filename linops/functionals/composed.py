@@ -13,8 +13,8 @@ from linops.cost import Cost
 from linops.elementary.crop_pad import Crop
 from linops.elementary.plane_windows import PlaneMask
 from linops.elementary.select import Restriction
-from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional
+from linops.functionals.linear_form import bare
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.relations import Link, extent_of, positions, product_links, product_rule

@@ -22,8 +22,8 @@ from linops.cost import Cost, bytes_of
 from linops.elementary.axes import resized
 from linops.elementary.crop_pad import Crop
 from linops.elementary.plane_windows import PlaneMask
-from linops.functionals.derivatives import bare
 from linops.functionals.functional import Functional, is_recorded, named_axes
+from linops.functionals.linear_form import bare
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.rule import Axis, Rule

@@ -21,7 +21,7 @@ from linops.arrays import Array
 from linops.autocast import own_precision
 from linops.cost import Cost
 from linops.errors import DTypeError
-from linops.functionals.derivatives import GradientMap, LinearForm, bare
+from linops.functionals.linear_form import GradientMap, LinearForm, bare
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.precision import real_of

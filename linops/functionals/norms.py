@@ -17,9 +17,9 @@ from linops.cost import Cost
 from linops.elementary.axes import axis_number
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
-from linops.functionals.derivatives import LinearForm
 from linops.functionals.entries import Entries
 from linops.functionals.functional import is_recorded
+from linops.functionals.linear_form import LinearForm
 from linops.functionals.radial import RadialCurvature
 from linops.linear_operator import LinearOperator
 from linops.precision import real_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from linops.arguments import checking
 from linops.linear_operator import LinearOperator
 from linops.operator import Operator
-from linops.testing import blocks, derivatives, handling, laws, objects
+from linops.testing import block_law, derivative_laws, handling, laws, objects
 from linops.testing.subject import NAMESPACES, Failure, NotApplicable, Subject
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "dtypes": handling.check_dtypes,
     "batches": handling.check_batches,
     "nan": objects.check_nan,
-    "blocks": blocks.check_blocks,
-    "padded_blocks": blocks.check_padded_blocks,
-    "block_adjoints": blocks.check_block_adjoints,
-    "nested_blocks": blocks.check_nested_blocks,
+    "blocks": block_law.check_blocks,
+    "padded_blocks": block_law.check_padded_blocks,
+    "block_adjoints": block_law.check_block_adjoints,
+    "nested_blocks": block_law.check_nested_blocks,
     "columns": laws.check_columns,
     "diagonal": laws.check_diagonal,
     "gram": laws.check_gram,
@@ -50,9 +50,9 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "torch": functools.partial(handling.check_namespace, package="torch"),
     "jax": functools.partial(handling.check_namespace, package="jax"),
     "array_api_strict": functools.partial(handling.check_namespace, package="array_api_strict"),
-    "torch_derivatives": derivatives.check_torch_derivatives,
-    "jax_derivatives": derivatives.check_jax_derivatives,
-    "jax_arguments": derivatives.check_jax_arguments,
+    "torch_derivatives": derivative_laws.check_torch_derivatives,
+    "jax_derivatives": derivative_laws.check_jax_derivatives,
+    "jax_arguments": derivative_laws.check_jax_arguments,
     "device": handling.check_device,
     "threads": objects.check_threads,
     "immutable": objects.check_immutable,

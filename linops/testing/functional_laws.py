@@ -18,7 +18,7 @@ import numpy as np
 from linops.relations import positions
 from linops.rule import Relation
 from linops.structure import structure
-from linops.testing.blocks import block_input, cut, part_of, ragged_ranges, split_axes
+from linops.testing.block_law import block_input, cut, part_of, ragged_ranges, split_axes
 from linops.testing.functional_subject import SIZES, STEPS, FunctionalSubject, inner, norm, plus
 from linops.testing.subject import Failure, NotApplicable, each, elements, host
 from linops.testing.taylor import taylor_test

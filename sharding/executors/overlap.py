@@ -22,8 +22,8 @@ from linops.operator import Operator
 from linops.relations import positions
 from linops.rule import Relation
 from linops.space import Space
-from sharding.cost import Machine, leaf_seconds
 from sharding.executors.share import Share
+from sharding.machine import Machine, leaf_seconds
 from sharding.steps import Compute, Loop
 
 __all__ = ["apart", "worthwhile"]

@@ -21,9 +21,9 @@ import test_programs
 import linops as lo
 from linops.algebra.concatenation import Concatenation
 from sharding import Mesh, plan
-from sharding.cost import Machine
 from sharding.drafts import placement_of
 from sharding.executors import device_threads, overlap, shard_map
+from sharding.machine import Machine
 from sharding.states import Sharded
 from sharding.steps import Compute
 from sharding.traffic import Stats

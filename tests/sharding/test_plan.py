@@ -16,8 +16,8 @@ import linops as lo
 from linops.compiled import pool
 from linops.errors import PlacementError, ShapeError
 from sharding import Described, Worker, plan
-from sharding.cost import Machine, movement_seconds
 from sharding.graph import flatten
+from sharding.machine import Machine, movement_seconds
 from sharding.memory import peaks
 from sharding.states import PARTIAL, REPLICATED, Sharded, Windowed
 from sharding.steps import Value, movement

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linops as lo
-from sharding.cost import Machine
 from sharding.devices import Worker
 from sharding.executors.blocks import Blocks
 from sharding.executors.interpreter import run
+from sharding.machine import Machine
 from sharding.mesh import Mesh
 from sharding.options import options
 from sharding.program import Program

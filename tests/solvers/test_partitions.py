@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from solvers.partitions import ORDERS, Partitions, partition, region
+from solvers.plane_partitions import ORDERS, Partitions, partition, region
 
 
 @given(

@@ -218,7 +218,7 @@ def test_one_voxel_alone_takes_a_step_of_one():
     order=st.sampled_from(["random", "grid", "blue_noise"]),
 )
 def test_the_objective_never_rises(seed, count, dtype, bounded, q, order):
-    from solvers.partitions import Partitions
+    from solvers.plane_partitions import Partitions
 
     rng = np.random.default_rng(seed)
     A = lo.Matrix(rng.standard_normal((9, 12)).astype(dtype), domain=lo.Space((2, 2, 3), dtype))

@@ -12,7 +12,7 @@ from geometries import ConeBeam, Detector, FanBeam, Grid, ParallelBeam, Projecto
 from sharding import plan
 from solvers import vcd
 from solvers.beam import damp_means
-from solvers.partitions import region
+from solvers.plane_partitions import region
 
 TURN = np.linspace(0, 2 * np.pi, 40, endpoint=False)
 

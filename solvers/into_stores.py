@@ -15,12 +15,13 @@ import numpy as np
 from linops.errors import ShapeError
 from linops.linear_operator import LinearOperator
 from linops.space import AnySpace
-from linops.stores.apply import Stream, admit_stores
 from linops.stores.protocol import flush
+from linops.stores.tilewise import Stream, admit_stores
 from solvers import controls
 from solvers.cgls import _REFRESH
 from solvers.elements import clip
 from solvers.fingerprint import fingerprint
+from solvers.measurement_weights import GRAZING, reciprocal
 from solvers.result import (
     BREAKDOWN,
     CALLBACK_STOPPED,
@@ -29,7 +30,6 @@ from solvers.result import (
     RESIDUAL_REACHED,
     SolverResult,
 )
-from solvers.weights import GRAZING, reciprocal
 from solvers.workspace import Vector, Workspace
 
 __all__ = ["cgls_into", "sirt_into"]
