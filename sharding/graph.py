@@ -14,7 +14,7 @@ from typing import Any
 from linops.algebra.composition import Composition, flat_product
 from linops.algebra.gram import Gram
 from linops.algebra.scaled import Scaled
-from linops.algebra.stacks import BlockDiagonal, HStack, VStack
+from linops.algebra.stacks import BlockDiagonal, HorizontalStack, VerticalStack
 from linops.algebra.sums import Sum
 from linops.elementary.identity import Identity
 from linops.functionals.functional import Functional
@@ -99,9 +99,9 @@ class _Builder:
             return self.trace(operator.product, ins)
         if isinstance(operator, Sum):
             return self._added([self.trace(term, ins) for term in operator.terms])
-        if isinstance(operator, VStack):
+        if isinstance(operator, VerticalStack):
             return tuple(k for term in operator.terms for k in self.trace(term, ins))
-        if isinstance(operator, HStack):
+        if isinstance(operator, HorizontalStack):
             return self._added(
                 [self.trace(term, part) for term, part in _dealt(operator.terms, ins)]
             )
@@ -140,8 +140,8 @@ _NODES = (
     Composition,
     Gram,
     Sum,
-    VStack,
-    HStack,
+    VerticalStack,
+    HorizontalStack,
     BlockDiagonal,
 )
 

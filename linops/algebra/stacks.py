@@ -24,7 +24,17 @@ from linops.operator import Operator
 from linops.relations import positions, stack_rule
 from linops.rule import Axis, Relation, Rule
 
-__all__ = ["BlockDiagonal", "HStack", "VStack", "block_diagonal", "hstack", "still_split", "vstack"]
+__all__ = [
+    "BlockDiagonal",
+    "HStack",
+    "HorizontalStack",
+    "VStack",
+    "VerticalStack",
+    "block_diagonal",
+    "hstack",
+    "still_split",
+    "vstack",
+]
 
 _Parts = tuple[tuple[Callable[[Any], Any], Any], ...]
 # Functions of terms, each with the place of its part in a tuple, None where that is the whole.
@@ -100,6 +110,10 @@ class Stack(LinearNode):
         return places(getattr(t, side) for t in self.terms) if side in self.dealt else repeat(None)
 
     @abstractmethod
+    def _make_adjoint(self) -> LinearOperator:
+        """The stack of the adjoints."""
+
+    @abstractmethod
     def _derive_rule(self) -> Rule:
         """Of the terms beside each other."""
 
@@ -142,14 +156,11 @@ class Stack(LinearNode):
         return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
 
 
-class VStack(Stack, family=True, final=True):
+class VerticalStack(Stack, family=True):
     """`terms` applied to one input, their outputs a tuple."""
 
     title = "vstack"
     dealt = ("codomain",)
-
-    def _make_adjoint(self) -> LinearOperator:
-        return HStack([term.H for term in self.terms])
 
     def _derive_rule(self) -> Rule:
         return stack_rule([t.rule for t in self.terms], [t.codomain for t in self.terms])
@@ -169,14 +180,18 @@ class VStack(Stack, family=True, final=True):
         return VStack([term.columns(index, axes) for term in self.terms])
 
 
-class HStack(Stack, family=True, final=True):
+class VStack(VerticalStack, final=True):
+    """What `vstack` gives."""
+
+    def _make_adjoint(self) -> LinearOperator:
+        return HStack([term.H for term in self.terms])
+
+
+class HorizontalStack(Stack, family=True):
     """`terms` applied to the members of a tuple, their outputs added."""
 
     title = "hstack"
     dealt = ("domain",)
-
-    def _make_adjoint(self) -> LinearOperator:
-        return VStack([term.H for term in self.terms])
 
     def _derive_rule(self) -> Rule:
         dual = stack_rule(
@@ -201,12 +216,20 @@ class HStack(Stack, family=True, final=True):
         )
 
 
+class HStack(HorizontalStack, final=True):
+    """What `hstack` gives."""
+
+    def _make_adjoint(self) -> LinearOperator:
+        return VStack([term.H for term in self.terms])
+
+
 class BlockDiagonal(Stack, family=True, final=True):
     """`terms` applied to the members of a tuple, one each."""
 
     title = "block_diagonal"
     dealt = ("domain", "codomain")
     _spreading = frozenset({"nonnegative", "self_adjoint", "psd", "unitary", "diagonal"})
+    _make_adjoint = LinearNode._make_adjoint
 
     def _known_norm(self) -> float | None:
         found = [known_norm(term) for term in self.terms]

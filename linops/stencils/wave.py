@@ -14,7 +14,7 @@ import numpy as np
 
 from linops import apply, arrays
 from linops.algebra.scaled import Scaled
-from linops.algebra.stacks import HStack, VStack, hstack, vstack
+from linops.algebra.stacks import HorizontalStack, HStack, VerticalStack, VStack, hstack, vstack
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.identity import Identity, Zero
 from linops.errors import ShapeError
@@ -44,7 +44,7 @@ def stable_step(space: Space, velocity: Any, order: int = 2, form: str = "second
     return limit / (fastest * math.sqrt(float((1.0 / steps**2).sum())))
 
 
-class AcousticWave(VStack):
+class AcousticWave(VerticalStack):
     """One time step of `p_tt = c^2 Laplacian p`: `(p, p-) -> (p+, p)`.
 
     Parameters
@@ -164,8 +164,11 @@ class AcousticWave(VStack):
         return laplacian, np.asarray(factor, space.dtype).reshape(-1)
 
 
-class _AdjointStep(HStack):
+class _AdjointStep(HorizontalStack):
     """The adjoint of a step, in the passes of the step."""
+
+    def _make_adjoint(self) -> LinearOperator:
+        return VStack([term.H for term in self.terms])
 
     def _apply(self, x: Any) -> Any:
         return self.H._apply_adjoint(x)

@@ -15,7 +15,7 @@ from typing import Any
 from linops import memory, numeric
 from linops.algebra.blocks import axis_name, extent, has_block, runs_whole
 from linops.algebra.composition import Product, flat_product
-from linops.algebra.stacks import BlockDiagonal, VStack
+from linops.algebra.stacks import BlockDiagonal, VerticalStack, VStack
 from linops.errors import ShapeError
 from linops.operator import Operator
 from linops.relations import extent_of, positions
@@ -56,10 +56,10 @@ class BlockRow:
 
 def rows(A: Operator) -> list[BlockRow]:
     """The rows of a stack or a block diagonal, which need not be in memory together."""
-    if type(A) is Product and isinstance(A.terms[0], VStack):
+    if type(A) is Product and isinstance(A.terms[0], VerticalStack):
         # What its members share was taken out of them; here each runs for itself.
         A = VStack([flat_product([term, *A.terms[1:]]) for term in A.terms[0].terms])
-    if not isinstance(A, (VStack, BlockDiagonal)):
+    if not isinstance(A, (VerticalStack, BlockDiagonal)):
         return [BlockRow(A, slice(0, len(A.domain.members)), slice(0, len(A.codomain.members)))]
     found, left, right = [], 0, 0
     for term in A.terms:
