@@ -114,7 +114,7 @@ def _in_short_bands(found: Plan) -> Plan:
     Who says where elements of both sides lie wants devices to hold no more than that.
     """
     moved = any(isinstance(step, (AllGather, ReduceScatter)) for step in found.forward.steps)
-    if not moved or found.executor not in ("shard_map", "torch"):
+    if not moved or found.machine.shared:
         return found
     leaf, names = _for_bands(found)
     # On ranks two ranges of the whole axis are in flight, else one of every share.

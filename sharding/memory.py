@@ -155,7 +155,7 @@ def peaks_of(plan: Plan, program: Program) -> list[int]:
     shared = plan.machine.at_once(plan.mesh.size) if plan.machine.shared else None
     traced = shared is None and plan.executor != "torch"
     exchanged: dict[int, int] = {}
-    if shared is None and plan.executor == "shard_map":
+    if shared is None and plan.executor in ("shard_map", "threads"):
         exchanged = _in_bands_of_shares(program)
     elif plan.executor == "torch":
         exchanged = _in_tiles(program)

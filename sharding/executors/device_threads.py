@@ -17,8 +17,11 @@ from linops import arrays
 from linops.arrays import Array
 from linops.compiled import pool
 from linops.errors import PlacementError
+from linops.transforms.pytree import unpack
+from sharding.banding import exchanged_bands
 from sharding.executors import shard_map
-from sharding.executors.padded import PaddedBlocks, segments
+from sharding.executors.exchanged_loop import exchanges
+from sharding.executors.padded import PaddedBlocks, Slot, segments
 from sharding.executors.shard_map import applied
 from sharding.homes.jax_devices import joined, named_sharding, pieces, send
 from sharding.mesh import groups
@@ -132,12 +135,25 @@ class _DeviceRun:
                     "executor 'threads' runs the devices of one process, the plan has some of "
                     "others; take executor='shard_map'"
                 )
+        slots = {
+            loop: slot
+            for loop, exchange in exchanges(self.program, self.mesh).items()
+            if (slot := self.engine.blocks.of(self.program.steps[loop], exchange)).exchanged  # type: ignore[arg-type]
+        }
+        moves = {loop: m for loop, m in exchanged_bands(self.program).items() if loop in slots}
         last: dict[int, int] = {k: len(self.program.steps) for k in self.program.outputs}
         for position, step in enumerate(self.program.steps):
             for k in step.inputs:
                 last[k] = max(last.get(k, -1), position)
         for position, step in enumerate(self.program.steps):
-            if isinstance(step, Compute):
+            if position in moves.values():
+                # Done band by band in the loop beside it, which finds or leaves the other end.
+                self.held[step.outputs[0]] = self.held[step.inputs[0]]
+            elif position in moves:
+                move = self.program.steps[moves[position]]
+                assert isinstance(step, Compute) and isinstance(move, Movement)
+                self.held[step.outputs[0]] = self._exchanged(step, move, slots[position])
+            elif isinstance(step, Compute):
                 self._compute(step)
             elif isinstance(step, Add):
                 columns = list(zip(*(self.held[k] for k in step.inputs), strict=True))
@@ -185,6 +201,50 @@ class _DeviceRun:
         made = self.spread(task)
         for j, k in enumerate(step.outputs):
             self.held[k] = [None if row is None else row[j] for row in made]
+
+    def _exchanged(self, step: Compute, move: Movement, slot: Slot) -> list[Array | None]:
+        """A loop whose bands are gathered, or whose partial sums are scattered, one by one."""
+        leaves = self.engine.blocks.on_devices(slot)
+        loop = slot.skeleton.build(iter(leaves[0]), unpack)
+        n, share, length, axis = self.shape[move.mesh_axis], loop.share, loop.length, loop.axis
+        lines = {
+            d: (line, i) for line in groups(self.shape, move.mesh_axis) for i, d in enumerate(line)
+        }
+        source = self.held[step.inputs[0]]
+        target: list[list[Array]] = [[] for _ in self.devices]
+        for first in range(0, share, length):
+            band, last = first // length, min(first + length, share)
+
+            def made(d: int, j: int, x: Array, band: int = band) -> Array:
+                return _piece()(slot.skeleton, step.adjoint, tuple(leaves[d]), band * n + j, x)
+
+            def gathered(d: int, first: int = first, last: int = last) -> None:
+                # Where there is nothing, a whole line of devices has nothing.
+                there = [
+                    (j, other) for j, other in enumerate(lines[d][0]) if source[other] is not None
+                ]
+                for j, other in there:
+                    part = send(_cut(source[other], axis, first, last), self.devices[d])
+                    part = made(d, j, _built([part], axis, [0], length))
+                    target[d] = [part if not target[d] else _sum([target[d][0], part])]
+                    target[d][0].block_until_ready()
+
+            def scattered(d: int, first: int = first, last: int = last) -> None:
+                line, j = lines[d]
+                total: Array | None = None
+                for other in line:
+                    x = source[other]
+                    if x is not None:
+                        part = send(made(other, j, x), self.devices[d])
+                        total = part if total is None else _sum([total, part])
+                if total is not None:
+                    target[d].append(_cut(total, axis, 0, last - first).block_until_ready())
+
+            self.spread(gathered if isinstance(move, AllGather) else scattered)
+        if isinstance(move, AllGather):
+            return [parts[0] if parts else None for parts in target]
+        starts = list(range(0, share, length))
+        return [_built(parts, axis, starts, share) if parts else None for parts in target]
 
     def _joined(self, k: int) -> Array:
         value = self.program.values[k]
@@ -441,6 +501,16 @@ def _zeros(jnp: Any, like: Array, axis: int, planes: int) -> Array:
     shape = list(like.shape)
     shape[axis] = planes
     return jnp.zeros(shape, like.dtype)
+
+
+@functools.cache
+def _piece() -> Any:
+    import jax
+
+    def run(skeleton: Any, adjoint: bool, leaves: Any, k: Any, x: Any) -> Any:
+        return skeleton.build(iter(leaves), unpack)._of_block(k, x, adjoint)
+
+    return jax.jit(run, static_argnums=(0, 1))
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import linops as lo
 import solvers
 from linops.errors import PlacementError
 from sharding import Described, plan
+from sharding.executors import device_threads
 
 jax = pytest.importorskip("jax")
 
@@ -94,6 +95,26 @@ def test_a_device_holds_its_shares_and_a_band(executor: str) -> None:
     p = plan(A, Described.several(4), executor, SIDES)
     assert p.footprint.resident < 2.1 * share
     assert p.footprint.total < 4.1 * share
+
+
+def test_workers_of_devices_exchange_band_after_band(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = compositions.projector()
+    B = _plan(A, "threads", chunks={"z": 1}).lower()
+    x, y = A.domain.random(1), A.codomain.random(2)
+    sent: list[int] = []
+    send = device_threads.send
+
+    def counted(part: Any, device: Any) -> Any:
+        sent.append(part.nbytes)
+        return send(part, device)
+
+    X, Y = B.domain.home.put(x), B.codomain.home.put(y)
+    monkeypatch.setattr(device_threads, "send", counted)
+    made, back = B @ X, B.H @ Y
+    # At most one slice of the two or less in a share travels at once.
+    assert max(sent) == 8 * 8 * 7
+    _assert_close(B.codomain.home.gather(made), A @ x)
+    _assert_close(B.domain.home.gather(back), A.H @ y)
 
 
 @pytest.mark.parametrize("executor", ["shard_map", "torch"])
