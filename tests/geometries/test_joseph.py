@@ -112,6 +112,7 @@ def sampled(geometry: Any, grid: Grid, x: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_interpolated_slab_by_slab(name: str) -> None:
     geometry, grid = scans()[name]
@@ -140,6 +141,7 @@ def test_sinograms_are_those_of_astra() -> None:
     assert np.abs(found - wanted).max() <= 2e-5 * wanted.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_and_portable_weights_are_one(name: str) -> None:
     geometry, grid = scans()[name]
@@ -154,6 +156,7 @@ def test_compiled_and_portable_weights_are_one(name: str) -> None:
         np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-12, atol=1e-12 * wanted.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curvature", [None, 90.0])
 def test_rows_of_a_column_have_the_values_of_their_rays(curvature: float | None) -> None:
     from geometries.kernels.oblique import joseph as rays
@@ -184,6 +187,7 @@ def test_small_terms_survive_large_ones() -> None:
 # --- one set of weights ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_blocks_threads_and_batches_change_no_bit(name: str, precision: str) -> None:
@@ -213,6 +217,7 @@ def test_blocks_threads_and_batches_change_no_bit(name: str, precision: str) -> 
         assert np.array_equal((A.H @ data)[member], A.H @ data[member])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", ["parallel", "fan", "aligned", "cone", "curved", "steep"])
 def test_adjoints_at_scale(kind: str, precision: str) -> None:
@@ -264,6 +269,7 @@ def test_a_nan_reaches_no_ray_that_it_does_not_meet() -> None:
 # --- the contract ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("parallel", "fast"), ("equiangular", "float64"), ("aligned", "float32"), ("helix", "fast"),

@@ -81,6 +81,7 @@ def test_the_opposite_elevation_sees_the_volume_upside_down() -> None:
     np.testing.assert_allclose(down @ x[::-1], (up @ x)[:, ::-1], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_tilted_ray_through_a_slab_is_longer_by_its_elevation() -> None:
     A = Projector(
         MultiAxisParallel([0.3], [np.deg2rad(60)], Detector((1, 1))),
@@ -169,6 +170,7 @@ def blob(beam: Any, center: tuple[float, float, float], width: float) -> np.ndar
     return np.asarray(width * np.sqrt(2 * np.pi) * np.exp(-square / (2 * width**2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [0.0, 30.0, -55.0])
 def test_a_tilted_scan_keeps_the_frequencies_that_it_sees(degrees: float) -> None:
     # No view sees frequencies within |e| of the z axis; at its middle a Gaussian is the mean of
@@ -181,6 +183,7 @@ def test_a_tilted_scan_keeps_the_frequencies_that_it_sees(degrees: float) -> Non
     assert image[0, 1, 1] == pytest.approx(np.cos(e), abs=5e-3)
 
 
+@pytest.mark.slow
 def test_fbp_of_tilted_scans_keeps_the_contract_and_refuses_what_it_has_no_formula_for() -> None:
     t = 2 * np.pi * np.arange(8) / 8
     detector = Detector((5, 6), (0.9, 1.1), (0.2, 0.1))

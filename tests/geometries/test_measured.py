@@ -57,6 +57,7 @@ def test_tooth_axis_of_few_views(shared_data: Path) -> None:
     assert find_center(data[::20, 0], angles[::20]) == pytest.approx(296, abs=3)
 
 
+@pytest.mark.slow
 def test_tooth_sharpness_by_axis(shared_data: Path) -> None:
     data, angles = tooth(shared_data)
     gold = {290: 0.0197, 293: 0.0162, 295: 0.0142, 296: 0.0138, 297: 0.0143, 299: 0.0163,

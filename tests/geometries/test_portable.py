@@ -43,6 +43,7 @@ def cells(scan: VolumeScan) -> np.ndarray:
     return matrix.transpose(0, 2, 1, 5, 3, 4).reshape(views * rows * cols, nz * ny * nx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
 @pytest.mark.parametrize("tilt", [False, True])
 @pytest.mark.parametrize("name", reference.random_scans())
@@ -59,6 +60,7 @@ def test_both_ways_are_the_cell_matrix(name: str, tilt: bool, precision: str) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"), [("parallel", "fast"), *((name, "float64") for name in SCANS)]
 )
@@ -81,6 +83,7 @@ def test_a_larger_scan_has_the_numbers_of_the_compiled_kernels() -> None:
     np.testing.assert_allclose(B.H @ y, A.H @ y, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["siddon", "joseph"])
 @pytest.mark.parametrize("name", ["equiangular", "helix"])
 def test_tiles_and_batches_change_rounding_alone(name: str, model: str) -> None:
@@ -119,6 +122,7 @@ def test_tiles_that_a_batch_misses_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert visits == (2 + 3) * 4
 
 
+@pytest.mark.slow
 def test_temporaries_keep_to_their_budget() -> None:
     fan = FanBeam(np.linspace(0, 3, 48), Detector(512, 1.5), 500, 1000)
     A = Projector(fan, Grid((512, 512)), backend="portable", memory=8 << 20).block("view", 0, 6)
@@ -145,6 +149,7 @@ def test_budgets_follow_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
             Projector(*SCANS["helix"], backend="portable", memory=wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [1e3, 1e5, 1e6])
 def test_float32_alone_keeps_far_sources(distance: float) -> None:
     # JAX without x64 has no float64: frames become numbers near the grid on the host.
@@ -179,6 +184,7 @@ def joseph(*scan: object, **options: object) -> Projector:
     return Projector(*scan, model="joseph", backend="portable", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equiangular", "helix"])
 def test_joseph_keeps_the_contract(name: str) -> None:
     libraries = None if name == "helix" else ()
@@ -217,6 +223,7 @@ def test_joseph_samples_a_plane_exactly() -> None:
 # --- transforms --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 def test_jax_transforms_use_the_declared_pair() -> None:
     jax = pytest.importorskip("jax")
@@ -240,6 +247,7 @@ def test_jax_transforms_use_the_declared_pair() -> None:
     near(passed, matrix @ np.ravel(x))
 
 
+@pytest.mark.slow
 def test_torch_transforms_use_the_declared_pair() -> None:
     torch = pytest.importorskip("torch")
     A = Projector(*SCANS["helix"], backend="portable", precision="float64")

@@ -26,6 +26,7 @@ def pair(name: str, precision: str = "float64", **options: Any) -> tuple[Project
     return Projector(geometry, grid, backend="numba", **options), portable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["trapezoid", "box"])
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_the_compiled_ones(name: str, profile: str) -> None:
@@ -61,6 +62,7 @@ def test_precisions_agree(name: str) -> None:
     assert np.abs(found.H @ y.astype("float32") - back).max() <= 2e-6 * np.abs(back).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), [("fan", "fast"), ("helix", "float64")])
 def test_it_keeps_the_contract(name: str, precision: str) -> None:
     check_operator(pair(name, precision)[1])
@@ -162,6 +164,7 @@ def test_second_derivatives_in_the_geometry_are_right(profile: str) -> None:
     assert float(found) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("kind", ["cone"])
 def test_jax_differentiates_in_the_geometry(kind: str) -> None:

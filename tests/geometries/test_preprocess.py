@@ -154,6 +154,7 @@ def test_flipping_mirrors_the_axis() -> None:
     np.testing.assert_array_equal(back, data[:, ::-1])
 
 
+@pytest.mark.slow
 @given(
     columns=st.integers(4, 12),
     factor=st.integers(1, 3),

@@ -16,6 +16,7 @@ from geometries import Detector, FanBeam, Grid, Projector
 T = np.array([0.231, 0.811, 1.431, 0.0])
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind_by_many_projectors() -> None:
     status, files = Path("/proc/self/status"), Path("/proc/self/fd")
     if not status.exists():
@@ -41,6 +42,7 @@ def test_nothing_is_left_behind_by_many_projectors() -> None:
     assert max(seen[150:]) <= 1.02 * max(seen[50:100])
 
 
+@pytest.mark.slow
 def test_a_process_with_several_libraries_ends_quietly_and_without_cuda() -> None:
     pytest.importorskip("torch"), pytest.importorskip("jax")
     code = """

@@ -84,6 +84,7 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_new_angles_compile_nothing(make: Any, compilations: list[str]) -> None:
     lo.register_jax()
@@ -111,6 +112,7 @@ def test_new_angles_compile_nothing(make: Any, compilations: list[str]) -> None:
     assert not compilations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["siddon", "footprint"])
 def test_new_angles_compile_nothing_in_array_code(model: str, compilations: list[str]) -> None:
     for i in range(3):
@@ -149,6 +151,7 @@ def test_other_structures_are_told_apart() -> None:
         np.testing.assert_array_equal(np.asarray(A @ jnp.asarray(x)), A @ x)
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_projectors_that_are_gone() -> None:
     x = jnp.ones((6, 6), jnp.float32)
     run = jax.jit(lambda A, x: A.H @ (A @ x))

@@ -44,6 +44,7 @@ def scans() -> dict[str, tuple[object, Grid]]:
 NAMES = tuple(scans())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", ["fast", "float32", "float64"])
 def test_every_projector_keeps_the_contract(name: str, precision: str) -> None:
@@ -56,6 +57,7 @@ def test_every_projector_keeps_the_contract(name: str, precision: str) -> None:
     check_operator(A.H, libraries=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fan", "aligned", "cone"])
 def test_compositions_keep_the_contract(name: str) -> None:
     from linops.testing import check_operator
@@ -215,6 +217,7 @@ def test_views_in_any_order_give_the_same_rows(name: str) -> None:
     assert np.array_equal(Projector(geometry[order], grid) @ x, (A @ x)[order])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_and_jax_give_the_same_bits(name: str) -> None:
     torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")

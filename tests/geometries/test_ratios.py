@@ -39,6 +39,7 @@ def cheapest(calls: list[Callable[[], Any]], rounds: int = 5) -> np.ndarray:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCANS)
 def test_adjoint_precision_and_pitch_cost_little_more(name: str) -> None:
     beam, shape = SCANS[name]

@@ -34,10 +34,8 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize(
-    "world",
-    [2, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4, 1, 3])
 def test_every_check_holds_on_every_rank(
     world: int, nursery: subprocess.Popen[str], tmp_path: Path
 ) -> None:

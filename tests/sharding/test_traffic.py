@@ -24,6 +24,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", CASES, ids=[str(sorted(c.items())) for c in CASES])
 def test_counted_bytes_are_the_predicted_ones(options: dict[str, Any]) -> None:
     run = 0
@@ -65,6 +66,7 @@ def test_bytes_of_a_projector_by_views() -> None:
     assert banded.traffic(adjoint=True) == Traffic(4, scan, 0, 2 * volume)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["shard_map", "threads"])
 def test_devices_send_what_the_program_names(executor: str) -> None:
     jax = pytest.importorskip("jax")

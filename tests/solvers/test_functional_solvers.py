@@ -53,6 +53,7 @@ def smooth():
     return split_minimum(np.asarray(D.to_dense()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"backtracking": True}, {"restart": False}, {"step": 1e-3}, {"strong_convexity": 0.5}],
