@@ -9,7 +9,7 @@ With `--scan FILE` (.npz with `sinogram_u16` or `projections`, and angles) your 
 
 Two mistakes look almost alike in a fan beam: a detector that stands beside its place (`--fit
 shift`) and an axis that does (`--fit axis`); fit the one you suspect. Both are printed as the
-detector column in which the axis is seen, the rotation centre. Each step reconstructs with the
+detector column in which the axis is seen, the rotation center. Each step reconstructs with the
 geometry so far, then moves the one number against its gradient: reverse mode gives the slope of
 |A x - y|^2 / 2, forward mode the curvature that scales the step. Lengths are in one unit.
 """
@@ -73,7 +73,7 @@ def calibrate(
         if verbose:
             error = np.linalg.norm(misfit) / np.linalg.norm(setting.sinogram)
             print(
-                f"step {step:2}: misfit {error:.5f}, {fit} {amount:+.4f}, rotation centre at "
+                f"step {step:2}: misfit {error:.5f}, {fit} {amount:+.4f}, rotation center at "
                 f"column {setting.column(fit, amount):.3f}"
             )
     return amount

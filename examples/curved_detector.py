@@ -18,7 +18,7 @@ import numpy as np
 from geometries import ConeBeam, Detector, Grid, Projector, Surface
 
 AXIS, FAR = 120.0, 200.0  # source to axis, source to detector, mm
-RADIUS, CENTRE = 8.0, np.array([6.0, -3.0, 2.0])  # of the ball; x, y, z
+RADIUS, CENTER = 8.0, np.array([6.0, -3.0, 2.0])  # of the ball; x, y, z
 
 
 def cylinder(a: Any, b: Any, view: Any) -> np.ndarray:
@@ -35,7 +35,7 @@ def chords(beam: ConeBeam) -> np.ndarray:
     source = beam.sources[:, None, None]
     way = beam.trajectory.points() - source
     way /= np.linalg.norm(way, axis=-1, keepdims=True)
-    apart = np.linalg.norm(np.cross(CENTRE - source, way), axis=-1)
+    apart = np.linalg.norm(np.cross(CENTER - source, way), axis=-1)
     return 2 * np.sqrt(np.maximum(RADIUS**2 - apart**2, 0))
 
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     n = parser.parse_args(arguments).size
     grid = Grid((n, n, n), 40.0 / n)
     z, y, x = np.meshgrid(*(grid.coordinates(axis) for axis in "zyx"), indexing="ij")
-    ball = np.linalg.norm(np.stack([x, y, z], -1) - CENTRE, axis=-1) <= RADIUS
+    ball = np.linalg.norm(np.stack([x, y, z], -1) - CENTER, axis=-1) <= RADIUS
     angles = np.arange(8) * (np.pi / 4)
 
     shapes = {

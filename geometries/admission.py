@@ -57,7 +57,7 @@ def admit(geometry: Any, grid: Grid, precision: str | Precision) -> Admitted:
     GeometryError
         For a geometry and a grid of different dimensions; for cells whose coordinates exceed the
         precision; in the float32 modes for fan and cone beams with both end points farther than
-        1e6 voxels from the grid's centre, or one farther than 1e15; for a surface with a cell
+        1e6 voxels from the grid's center, or one farther than 1e15; for a surface with a cell
         that is not finite, stands on the source, or leaves the plane in 2-D. The view is named.
     ShapeError, DTypeError
         For a surface whose sampler returns something else than offsets; for frames of a library
@@ -207,7 +207,7 @@ def _check_reach(frames: Trajectory, limits: np.finfo) -> None:
     if bad.any():
         raise GeometryError(
             f"view {int(np.argmax(bad))}: a detector cell or its ray overflows {limits.dtype}; "
-            "bring source, centre, pitch and offset to a smaller unit"
+            "bring source, center, pitch and offset to a smaller unit"
         )
 
 
@@ -215,6 +215,6 @@ def _reject(bad: np.ndarray, bound: str, fault: str, distance: np.ndarray, start
     if bad.any():
         view = int(np.argmax(bad))
         raise GeometryError(
-            f"view {start + view}: {fault} {bound} from the grid's centre "
+            f"view {start + view}: {fault} {bound} from the grid's center "
             f"({distance[view]:.6g} voxels), which float32 cannot resolve; use precision='float64'"
         )

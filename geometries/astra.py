@@ -5,7 +5,7 @@ is not needed. What differs between the two worlds is settled here:
 
 - images: row 0 of ASTRA is the top, at the largest y; here y grows with its index. The geometry
   is mirrored in y, so that the *same array* has the same sinogram. Volumes need no mirror.
-- windows become spacing and centre, pixel vectors become unit axes and one pitch for all views.
+- windows become spacing and center, pixel vectors become unit axes and one pitch for all views.
 - ASTRA keeps projections of volumes as `(row, view, col)`: `np.swapaxes(data, 0, 1)` turns them
   into ours and back.
 """

@@ -3,7 +3,7 @@
 Each is a short way to write a `Trajectory`, and remembers the numbers it was made from, because
 analytic reconstruction wants angles and distances. At angle t, with `e_u = (cos t, sin t, 0)` and
 `e_r = (-sin t, cos t, 0)`: rays of a parallel beam go along e_r; a source stands at
-`-source_to_axis * e_r`, the detector's centre at `(source_to_detector - source_to_axis) * e_r`.
+`-source_to_axis * e_r`, the detector's center at `(source_to_detector - source_to_axis) * e_r`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Beam(ABC):
 
     @property
     def centers(self) -> Array:
-        """Detector centres before offsets, `(views, dims)`."""
+        """Detector centers before offsets, `(views, dims)`."""
         return self.trajectory.centers
 
     @property

@@ -155,7 +155,7 @@ def _facing(frames: Mapping[str, Array]) -> Iterator[Fault]:
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     ray = centers / scale - sources / scale
     distance = lengths_of(ray)
-    yield Fault(distance == 0, "the source stands at the detector's centre")
+    yield Fault(distance == 0, "the source stands at the detector's center")
     normal = xp.stack([-u[:, 1], u[:, 0]], axis=1) if v is None else cross(v, u)
     away = xp.where(distance == 0, xp.ones_like(distance), distance)
     facing = xp.abs(dot(ray, normal)) / (away * lengths_of(normal))

@@ -30,7 +30,7 @@ _LONGEST = 2**31 - 1
 class Grid:
     """A grid of equal cells, axes in array order: `(y, x)` or `(z, y, x)`.
 
-    Cell i of an axis of n cells has its centre at `(i - (n - 1) / 2) * spacing + center` and
+    Cell i of an axis of n cells has its center at `(i - (n - 1) / 2) * spacing + center` and
     its faces half a spacing beside it. y grows with its index.
 
     Parameters
@@ -40,13 +40,13 @@ class Grid:
     spacing
         Size of a cell in physical length: one number or one for each axis, in array order.
     center
-        Centre of the grid in the world, likewise. One number stands for every axis.
+        Center of the grid in the world, likewise. One number stands for every axis.
 
     Raises
     ------
     GeometryError
         For a shape that is not two or three positive integers, a spacing that is not
-        positive and finite, a centre that is not finite, or another count of either.
+        positive and finite, a center that is not finite, or another count of either.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Grid:
         With M the magnification at the axis (1 for parallel beams), D the distance from source to
         detector and pitches (dv, du): `nx` and `ny` are the field of view at the axis over the
         spacing, rounded; `nz` is `H = rows dv / M` plus the travel of the scan along z, over the
-        spacing, rounded up, and centred on the middle of the travel. Oblique rays see further
+        spacing, rounded up, and centered on the middle of the travel. Oblique rays see further
         slices: each end gets `ceil(f e / dz)` of them, `e = max(0, v (1/M + R/D) - H/2)`, with v
         the distance of the detector's edge from its middle, offset included, and R the radius
         of the support.
@@ -142,7 +142,7 @@ class Grid:
         return tuple(n * s for n, s in zip(self.shape, self.spacing, strict=True))
 
     def coordinates(self, axis: str | int) -> np.ndarray:
-        """Cell centres along an axis, given by name or number: float64, shape `(n,)`."""
+        """Cell centers along an axis, given by name or number: float64, shape `(n,)`."""
         names = {name: k for k, name in enumerate(self.axes)}
         numbers = range(-self.dims, self.dims)
         whole = hasattr(axis, "__index__") and not isinstance(axis, bool) and axis in numbers

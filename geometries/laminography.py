@@ -90,7 +90,7 @@ class MultiAxisParallel(Beam):
 class Translation(Beam):
     """A resting fan or cone, and an object that is moved to another position for each view.
 
-    The beam is that of angle 0: the source at `(0, -source_to_axis, 0)`, the detector's centre at
+    The beam is that of angle 0: the source at `(0, -source_to_axis, 0)`, the detector's center at
     `(0, source_to_detector - source_to_axis, 0)`, columns along x, rows along z. In view k every
     voxel stands at its place plus `positions[k]`, which is written as frames moved by
     `-positions[k]`. So a move towards +x moves the shadow towards +u.

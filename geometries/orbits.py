@@ -35,8 +35,8 @@ def sinusoidal(
 ) -> Trajectory:
     """A circle whose radius swings: `a_k = source_to_axis + amplitude sin(frequency t_k)`.
 
-    The source stands at `-a_k e_r`, the detector's centre at `(source_to_detector - a_k) e_r`.
-    Without distances the beam is parallel, and the centre moves by
+    The source stands at `-a_k e_r`, the detector's center at `(source_to_detector - a_k) e_r`.
+    Without distances the beam is parallel, and the center moves by
     `amplitude sin(frequency t_k)` along e_u.
 
     Parameters
@@ -116,7 +116,7 @@ def saddle(
 def from_path(sources: Any, detector: Detector, source_to_detector: Any) -> Trajectory:
     """A fan or cone whose central rays run from points of a path through the origin.
 
-    A source s looks at a detector centred at `s - source_to_detector s / |s|`, with
+    A source s looks at a detector centered at `s - source_to_detector s / |s|`, with
     `u = (-s_y, s_x, 0)` normalised, `(1, 0, 0)` where `|s_x|` and `|s_y|` are below 1e-6, and
     `v = s / |s| x u`. On a circle this is `ConeBeam`.
 
@@ -186,9 +186,9 @@ def perturb(
     distance_std
         Length by which a source moves along its central ray; parallel beams have none.
     position_std
-        Length, for each component of the detector's centre.
+        Length, for each component of the detector's center.
     angle_std
-        Radians by which the detector turns about its centre, u and v alike: about each of the
+        Radians by which the detector turns about its center, u and v alike: about each of the
         three axes, or in the plane. Directions of a parallel beam turn with it.
 
     Raises

@@ -45,7 +45,7 @@ class Projector(LinearOperator):
         The volume `(z, y, x)` or image `(y, x)`.
     model
         `"siddon"`: the exact length of each ray within each cell, cells of constant value
-        (Siddon 1985). `"joseph"`: interpolation between cell centres across the longest axis of
+        (Siddon 1985). `"joseph"`: interpolation between cell centers across the longest axis of
         the ray, one sample a slab of cells (Joseph 1982). `"footprint"`: the mean over each
         detector cell of a voxel's separable shadow (Long, Fessler and Balter 2010); see the page on
         models.

@@ -97,7 +97,7 @@ def untracked(choice: Selection, trajectory: Trajectory, grid: Grid) -> Selectio
 
 
 def frames_of(trajectory: Trajectory) -> Array:
-    """Source or direction, centre, u and v of each view, side by side: `(views, 3 or 4, dims)`."""
+    """Source or direction, center, u and v of each view, side by side: `(views, 3 or 4, dims)`."""
     parts = _parts(trajectory)
     if trajectory.detector.surface is not None:
         # A surface is sampled by the number of the view, whatever block the view is in.

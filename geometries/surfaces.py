@@ -212,7 +212,7 @@ def cell_points(
 ) -> np.ndarray:
     """Where the cells of some views stand, float64 NumPy, `(V, rows, cols, 3)`, `(V, cols, 2)`.
 
-    `frames`: centre, u and, in 3-D, v of these views, `(V, dims)` each; `views`: their numbers
+    `frames`: center, u and, in 3-D, v of these views, `(V, dims)` each; `views`: their numbers
     among the `count` views of the scan. `detector` has a surface on the host.
     """
     surface = detector.surface

@@ -1,6 +1,6 @@
 """`Trajectory`: one frame a view, what every geometry becomes.
 
-A frame is a source (or a direction), the detector's centre, and its two axes. Frames are
+A frame is a source (or a direction), the detector's center, and its two axes. Frames are
 checked here, once, in float64, by the list in `geometries/frame_checks.py`; the named scans are
 in `geometries/beams.py`, checks that need a grid or a precision in `geometries/admission.py`.
 """
@@ -31,7 +31,7 @@ _NAMES = ("sources", "directions", "centers", "u", "v")
 
 
 class Trajectory:
-    """Frames of a scan: for each view a source or direction, a detector centre, u and v.
+    """Frames of a scan: for each view a source or direction, a detector center, u and v.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Trajectory:
     GeometryError
         Naming the view and the fault: another count of views or components, values that are
         not finite, axes that are not unit vectors or not orthogonal, a source on the
-        detector's centre, a detector seen edge-on.
+        detector's center, a detector seen edge-on.
     DTypeError
         For arrays that are not real numbers, or of two libraries besides NumPy.
     """

@@ -7,7 +7,7 @@
     stack              "z y x -> view row col, component z y x"
 
 An axis on both sides is *aligned*: shard i of the output needs shard i of the input, and
-`~h` neighbouring planes (`~h*`: around the ring). Only on the right it is *produced*, only on
+`~h` neighboring planes (`~h*`: around the ring). Only on the right it is *produced*, only on
 the left *contracted*. `!` forbids splitting. Members of product spaces are separated by
 commas; after `;` stand the operator's own arrays, cut along the axes they name.
 
@@ -139,7 +139,7 @@ class Rule:
         return Relation.CONTRACTED if left else Relation.PRODUCED
 
     def halo(self, name: str) -> int:
-        """Neighbouring planes that the axis needs on each side; 0 where none is stated."""
+        """Neighboring planes that the axis needs on each side; 0 where none is stated."""
         return max((axis.halo for axis in self._axes(self.domain) if axis.name == name), default=0)
 
     def periodic(self, name: str) -> bool:

@@ -49,7 +49,7 @@ class Space:
     axes
         A name for each axis, such as `("z", "y", "x")`.
     spacing
-        Distance of neighbouring planes along each axis, in physical units: one number or one
+        Distance of neighboring planes along each axis, in physical units: one number or one
         for each axis.
 
     Raises

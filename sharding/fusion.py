@@ -61,6 +61,6 @@ def merged(graph: Graph) -> Iterator[Graph]:
 
 
 def _reaches(operator: Operator) -> bool:
-    """Whether it reads neighbouring planes of an axis that both sides share."""
+    """Whether it reads neighboring planes of an axis that both sides share."""
     rule = operator.rule
     return any(rule.relation(name) is Relation.ALIGNED and rule.halo(name) for name in rule.names)

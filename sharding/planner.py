@@ -202,7 +202,7 @@ def _cheapest(
     settings: Settings,
     request: partitions.Request,
 ) -> Plan:
-    """The plan of the leaves, or one with neighbouring stencils fused where that costs less."""
+    """The plan of the leaves, or one with neighboring stencils fused where that costs less."""
     best = draft(operator, mesh, settings, request, graph)
     if mesh.size == 1:
         return best

@@ -1,7 +1,7 @@
 """How programs are written: values get numbers, movements are found from states.
 
 `reverse` writes the adjoint of a program: the steps reversed, between dual states. A value that
-several steps read gets the sum of their cotangents. Neighbouring movements fuse.
+several steps read gets the sum of their cotangents. Neighboring movements fuse.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Writer:
         return self._moved[key]
 
     def program(self, inputs: Sequence[int], outputs: Sequence[int]) -> Program:
-        """The finished program, neighbours fused, without what nobody reads."""
+        """The finished program, neighbors fused, without what nobody reads."""
         steps, outs = _fused(self.steps, self.values, list(outputs))
         return Program(self.mesh, tuple(self.values), tuple(steps), tuple(inputs), tuple(outs))
 
@@ -208,7 +208,7 @@ def _single(old: State, new: State) -> list[State]:
 def _fused(
     steps: list[Step], values: list[Value], outputs: list[int]
 ) -> tuple[list[Step], list[int]]:
-    """Neighbouring movements along one mesh axis as one, and dead steps dropped."""
+    """Neighboring movements along one mesh axis as one, and dead steps dropped."""
     changed = True
     steps = list(steps)
     while changed:

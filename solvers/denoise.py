@@ -97,7 +97,7 @@ def denoise(
 def estimate_noise(image: Any) -> float:
     """The standard deviation of white Gaussian noise in an image.
 
-    `median(|d|) / (0.6745 sqrt(2))` of the differences d of all pairs of neighbours, of which
+    `median(|d|) / (0.6745 sqrt(2))` of the differences d of all pairs of neighbors, of which
     edges are too few to matter (the median of the differences of a Gaussian is that of |d| for
     their deviation, which is sqrt(2) times that of the noise). Pairs of exact zeros, such as those
     outside of a field of view, say nothing and are left out; nothing wraps at the border.

@@ -46,7 +46,7 @@ def cut_subsets(
         A linear operator whose codomain is one array.
     subsets
         How many: subset s has the planes s, s + n, s + 2 n ...; they come in an order in which
-        neighbours are far apart (bit reversal; Hudson, Larkin 1994). Or the planes of each.
+        neighbors are far apart (bit reversal; Hudson, Larkin 1994). Or the planes of each.
     axis
         Of the codomain: views, as a rule the first.
     """
@@ -150,7 +150,7 @@ def art(
         Start, zero by default: without bounds the limit for consistent data is then the solution
         of least norm.
     axis
-        Of the codomain, whose planes are taken one by one, in an order in which neighbours are
+        Of the codomain, whose planes are taken one by one, in an order in which neighbors are
         far apart.
     relaxation, decay, bounds
         As for `os_sart`; by default nothing is bounded.

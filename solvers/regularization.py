@@ -133,7 +133,7 @@ def automatic_weight(
     """The weight of total variation for noise as y has it, and entries of x of such a size.
 
     `2 sigma^2 voxels spacing / (N size)`: what Gaussian noise of deviation sigma and differences of
-    neighbours distributed as exp(-|d| / b) say, with b half the size. With weights sigma^2 is
+    neighbors distributed as exp(-|d| / b) say, with b half the size. With weights sigma^2 is
     that of a measurement of mean weight, times that weight. The members of a batch share it.
     """
     host = np.asarray(arrays.to_numpy(A.codomain.home.gather(y)), np.float64)

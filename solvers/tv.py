@@ -103,7 +103,7 @@ def tv(
     """Minimise `|A x - y|^2_W / (2 N) + weight * mean(sqrt(|G x|^2 + eps))` over x >= 0.
 
     N is the number of measurements, the mean runs over the voxels, and G x are the differences of
-    neighbours over the spacing. With the defaults start, weight, eps and steps scale with the data:
+    neighbors over the spacing. With the defaults start, weight, eps and steps scale with the data:
     a scan in millimetres and the same scan in metres give one picture.
 
     Parameters

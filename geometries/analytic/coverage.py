@@ -90,7 +90,7 @@ def angular_weights(angles: Any, period: float | None = None) -> np.ndarray:
     Returns
     -------
     ndarray
-        Half the gaps to both neighbours. Closed scans close the last gap and sum to pi (over 2 pi
+        Half the gaps to both neighbors. Closed scans close the last gap and sum to pi (over 2 pi
         all weights are halved, since each line is seen twice); open scans are a trapezoid
         rule and sum to their span. Views of one angle share its weight. A single view weighs pi.
 

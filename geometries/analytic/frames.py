@@ -1,4 +1,4 @@
-"""What analytic formulas read off a scan: angles, distances, isocentre.
+"""What analytic formulas read off a scan: angles, distances, isocenter.
 
 All of it is resolved once, from the whole scan, in float64, before any block of views is made.
 """
@@ -128,7 +128,7 @@ def find_isocenter(geometry: Beam | Trajectory, given: Any = None) -> np.ndarray
 def distances(
     frames: Trajectory, isocenter: np.ndarray, unit: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Along each view's normal: from the source to the isocentre, and to the detector.
+    """Along each view's normal: from the source to the isocenter, and to the detector.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def distances(
     n = outward_normals(frames)
     to_axis = np.einsum("ki,ki->k", isocenter - frames.sources, n)
     to_detector = np.einsum("ki,ki->k", frames.centers - frames.sources, n)
-    for values, what in ((to_axis, "isocentre"), (to_detector, "detector plane")):
+    for values, what in ((to_axis, "isocenter"), (to_detector, "detector plane")):
         bad = values <= _CLEAR * unit
         if bad.any():
             view = int(np.argmax(bad))

@@ -57,19 +57,19 @@ class Gather(LinearOperator):
     Raises
     ------
     GeometryError
-        For less than two detector bins, an ambiguous isocentre, a curvature that is not
+        For less than two detector bins, an ambiguous isocenter, a curvature that is not
         equiangular, and beams without a formula here.
 
     Notes
     -----
-    With X a voxel's centre, n the detector normal, d_n and a_n the distances from the source S
-    along n to the detector and the isocentre, U = (X - S).n:
+    With X a voxel's center, n the detector normal, d_n and a_n the distances from the source S
+    along n to the detector and the isocenter, U = (X - S).n:
 
         parallel       s = (X - C).u                              weight 1 / (2 pi)
         flat fan       s = (S - C).u + (X - S).u d_n / U          weight a_n d_n / (2 pi U^2)
         equiangular    s = R atan2((X - S).u, U)                  weight a_n / (2 pi |X - S|^2)
 
-    Zero outside the outermost column *centres*, and where U is not positive.
+    Zero outside the outermost column *centers*, and where U is not positive.
     """
 
     batched = True
@@ -223,7 +223,7 @@ def _fan_table(frames: Trajectory, grid: Grid, center: np.ndarray) -> tuple[int,
 
 
 def check_equiangular(frames: Trajectory, to_detector: np.ndarray, shift: np.ndarray) -> None:
-    """Raise unless every source stands at the centre of the detector's circle."""
+    """Raise unless every source stands at the center of the detector's circle."""
     radius = frames.detector.curvature
     assert radius is not None
     n = frames.normals

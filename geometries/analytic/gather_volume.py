@@ -68,14 +68,14 @@ class VolumeGather(LinearOperator):
     ------
     GeometryError
         For other beams, another curvature, less than two rows or columns, an ambiguous
-        isocentre.
+        isocenter.
 
     Notes
     -----
-    With X a voxel's centre, n the detector normal, d_n and a_n the distances from the source S
-    along n to the detector and the isocentre, U = (X - S).n: the voxel reads at
+    With X a voxel's center, n the detector normal, d_n and a_n the distances from the source S
+    along n to the detector and the isocenter, U = (X - S).n: the voxel reads at
     `S + (X - S) d_n / U` with the weight `a_n d_n / (2 pi U^2)`; zero outside the outermost cell
-    centres (L. A. Feldkamp, L. C. Davis, J. W. Kress, JOSA A 1 (1984) 612). On an equiangular
+    centers (L. A. Feldkamp, L. C. Davis, J. W. Kress, JOSA A 1 (1984) 612). On an equiangular
     detector of radius R, with L the voxel's distance from the line through S along v: column
     `R atan2((X - S).u, U)`, row `R (X - S).v / L`, weight `a_n / (2 pi L^2)` (H. Turbell,
     "Cone-beam reconstruction using filtered backprojection", Linkoping 2001, on FDK for

@@ -51,7 +51,7 @@ def helical_weights(angles: Any, source_z: Any, slice_z: Any) -> np.ndarray:
     Returns
     -------
     ndarray
-        Half of what a view's cell (to the midpoints between neighbours, closed at the ends of the
+        Half of what a view's cell (to the midpoints between neighbors, closed at the ends of the
         scan) shares with the turn `[t - pi, t + pi]`, where t is the angle at which the source
         passes the slice. Each row sums to pi.
 

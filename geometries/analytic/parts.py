@@ -1,6 +1,6 @@
 """Analytic reconstruction of a block of a projector: what of the whole scan's operator it is.
 
-Angles, quadrature, filters and isocentre are those of the whole scan; a block of voxels is a part
+Angles, quadrature, filters and isocenter are those of the whole scan; a block of voxels is a part
 of its image, a block of views adds its share to it.
 """
 

@@ -164,7 +164,7 @@ def fdk(
     The detector is flat, or a cylinder about the source (`curvature` is their distance).
     Exact in the plane of the orbit, approximate off it: the farther from that plane, the lower
     the values. Takes and returns what `fbp` does, with `y` `(..., view, row, col)`, the image
-    `(..., z, y, x)` and the isocentre `(x, y, z)`.
+    `(..., z, y, x)` and the isocenter `(x, y, z)`.
 
     Raises
     ------

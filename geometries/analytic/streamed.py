@@ -1,6 +1,6 @@
 """`fbp_into`, `fdk_into`, `helical_fdk_into`: reconstruction from store to store, in blocks.
 
-The operator is that of `fbp` and `fdk`: angles, weights and isocentre are resolved from the whole
+The operator is that of `fbp` and `fdk`: angles, weights and isocenter are resolved from the whole
 scan, rows are filtered whole, so the image does not depend on blocks. Here it is only said what is
 held in between.
 """

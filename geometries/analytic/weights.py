@@ -294,7 +294,7 @@ def fan_angles(geometry: Beam | Trajectory, isocenter: Any = None) -> np.ndarray
     if frames.dims == 3 and np.ptp(frames.sources[:, 2]) > slack:
         raise GeometryError("weights of redundancy need a circular orbit; the sources move along z")
     for values, what in (
-        (radius, "radius about the isocentre"),
+        (radius, "radius about the isocenter"),
         (depth, "distance from source to detector"),
         (foot, "column offset"),
     ):
@@ -339,7 +339,7 @@ def displaced_places(geometry: Beam | Trajectory, isocenter: Any = None) -> np.n
 
 
 def _feet(frames: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    # The detector's centre seen from the source: along u, along v, along the normal.
+    # The detector's center seen from the source: along u, along v, along the normal.
     assert frames.sources is not None
     ray = frames.centers - frames.sources
     along = np.einsum("ki,ki->k", ray, frames.u)

@@ -35,7 +35,7 @@ _f32, _f64, _i32, _i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.Int
 
 @compiled
 def spread_of(step):
-    """How far apart neighbouring places are: less than 1 (0), less than 2 (1), or more (2)."""
+    """How far apart neighboring places are: less than 1 (0), less than 2 (1), or more (2)."""
     return 0 if step < 0.999 else (1 if step < 1.999 else 2)
 
 

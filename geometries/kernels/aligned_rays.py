@@ -2,7 +2,7 @@
 
 For the kernels of `aligned` that own voxels, or take a list of them. Rays of a view are parallel,
 so a table holds one direction a view and one origin a detector column, and the rays across a cell
-are few neighbours. A piece is the smallest exit minus the largest entry, by the crossings of
+are few neighbors. A piece is the smallest exit minus the largest entry, by the crossings of
 `rays3d`, so it has the bits of the piece that `plane_walk` lists.
 """
 

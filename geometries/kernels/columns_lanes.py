@@ -2,7 +2,7 @@
 
 A row is a straight line over the slices; in one piece of the walk in the plane it lies in one cell
 or in two, and `_split` says in which and how long. Forward picks the two cells of each of
-neighbouring rows from a window of the voxel column; the adjoint keeps what `_split` says and adds
+neighboring rows from a window of the voxel column; the adjoint keeps what `_split` says and adds
 it row by row. Both run the same instructions on the same numbers, so they have the same weights
 bit for bit, whatever group a row is in.
 

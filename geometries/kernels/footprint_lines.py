@@ -4,7 +4,7 @@ The shadows of the corners of pixels are found in float64, each once for the pix
 A trapezoid is then kept as offsets from the first cell that it meets, which float32 resolves to
 some 1e-7 of a cell wherever the cell is; areas and weights are those of `footprint_profile`.
 Forward scatters to the columns of the whole detector, along the axis of the image on which the
-shadow moves faster, so that neighbours rarely meet in a cell; adjoint gathers. A batch shares the
+shadow moves faster, so that neighbors rarely meet in a cell; adjoint gathers. A batch shares the
 weights, and sums are cleared into a longer one now and then. Exact precisions are
 `footprint_planar`'s.
 """

@@ -2,7 +2,7 @@
 
 A line's weights are found for all its pixels at once, as many cells of each as the widest has.
 Forward adds them to the columns that a task owns, along the axis of the image on which the shadow
-moves faster, so that neighbours rarely meet in a cell; adjoint gathers. Sums are float64. A batch
+moves faster, so that neighbors rarely meet in a cell; adjoint gathers. Sums are float64. A batch
 shares the weights.
 """
 

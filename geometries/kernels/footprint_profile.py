@@ -113,7 +113,7 @@ def _curved_vertices(t, x0, count, y, found):
 
 @compiled
 def _box_vertices(curved, t, spacing, x0, count, y, found):
-    """The width `w_u` about the voxel's centre."""
+    """The width `w_u` about the voxel's center."""
     for i in range(count):
         a = t[0] + t[1] * (x0 + i) + t[2] * y
         b = t[3] + t[4] * (x0 + i) + t[5] * y

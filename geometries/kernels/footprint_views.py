@@ -43,7 +43,7 @@ class Table(NamedTuple):
                parallel: [6] is the height of a voxel's interval of rows
         8, 9   diverging: x and y of voxel (0, 0) from the source
         10     sum of a profile's cells, before the factors h / b^2 or 1 / h of a diverging beam
-        11:14  row of slice 0's centre, its step along x, along y; diverging: 11 is the row at the
+        11:14  row of slice 0's center, its step along x, along y; diverging: 11 is the row at the
                height of the source
         14     step of rows a slice; diverging: before the factor 1 / b or 1 / h
         15     parallel: width of a voxel's interval of rows; diverging: slice at the height of the
@@ -176,7 +176,7 @@ def _middle(scan: VolumeScan, axis: int) -> float:
 
 
 def _first_voxel(scan: VolumeScan) -> Array:
-    """Centre (x, y, z) of voxel (0, 0, 0)."""
+    """Center (x, y, z) of voxel (0, 0, 0)."""
     counts = np.array(scan.grid_shape[::-1])
     corner: Array = np.array(scan.center[::-1]) - (counts - 1) / 2 * np.array(scan.spacing[::-1])
     return corner

@@ -60,7 +60,7 @@ def _locate(
 
 @kept_njit(nogil=True, error_model="numpy", inline="always")
 def _split(column: float, weight: float, last: float, before: int, outside: int) -> Any:
-    # Voxels on the outermost centres are seen in spite of rounding, from both sides alike.
+    # Voxels on the outermost centers are seen in spite of rounding, from both sides alike.
     seen = (column >= -SLACK) & (column <= last + SLACK)
     column = column if column > 0.0 else 0.0
     column = column if column < last else last

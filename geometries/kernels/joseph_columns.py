@@ -1,7 +1,7 @@
 """Joseph's model where detector columns are parallel to z: cone, helix, unaligned parallel.
 
 A slab of the walk takes the same two voxel columns for every row of a detector column, and rows
-lie on straight lines ``q(i) = level + step i`` over the centres of slices. Forward, the two are
+lie on straight lines ``q(i) = level + step i`` over the centers of slices. Forward, the two are
 put together once and rows interpolate along z; adjoint, what rows give to slices is summed once and
 added to both. Rows that are steeper than one slice a slab are driven by z, and sampled one by one
 as in `oblique`, which also makes gram diagonals and subsets. Arrays and their places are those of
@@ -190,7 +190,7 @@ def _lift(cone, frames, view, along, normal, line, rows, sampling, spacing, coun
     """(base, pitch, rise, fall, height of row 0, step of heights, flipped) of a detector column.
 
     Along the walk the ray of height h is at ``base + pitch h + (rise + fall h) (t - anchor)``, in
-    slices from the centre of slice 0. Flipped rows are counted from the last, so that they rise.
+    slices from the center of slice 0. Flipped rows are counted from the last, so that they rise.
     """
     base, pitch = frames[view, 2] / spacing[2], 0.0
     if not (cone and line[7] == line[4]):

@@ -2,8 +2,8 @@
 
 A ray is driven by the axis along which it crosses most cells (`ties` has the rule). Its
 part in a slab, one layer of cells across that axis, counts with its length; the value there is
-interpolated between the four cells whose centres enclose the middle of the part (Joseph 1982). Of
-the outermost centres half a cell remains. `plane_samples` are the slabs of all rays of a detector
+interpolated between the four cells whose centers enclose the middle of the part (Joseph 1982). Of
+the outermost centers half a cell remains. `plane_samples` are the slabs of all rays of a detector
 column, where it is parallel to z and its rays are driven by x or y. A weight follows from the ray
 and the number of the slab alone, so it has the same bits forward and adjoint, whole or of any part.
 Sums belong to the kernels.
@@ -105,7 +105,7 @@ def _march(drive, one, two, start, stop, metre, cells, weights):
     o2, d2, low2, high2, first2, stride2 = two
     inv = inverse(d)[0]
     begin, end = _range(o, d, low, high)
-    # Half a cell beside the box the outermost centre still counts; a whole one is generous.
+    # Half a cell beside the box the outermost center still counts; a whole one is generous.
     begin1, end1 = _range(o1, d1, low1 - 1, high1 + 1)
     begin2, end2 = _range(o2, d2, low2 - 1, high2 + 1)
     here = max(max(start, begin), max(begin1, begin2))

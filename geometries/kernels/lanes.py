@@ -1,6 +1,6 @@
 """Vectors of eight float32 or four float64 numbers, as LLVM IR, for the innermost loops.
 
-Eight neighbours look at a window of 16 neighbouring numbers (or of 8); numbers are picked from it
+Eight neighbors look at a window of 16 neighboring numbers (or of 8); numbers are picked from it
 by permuting registers, which costs a fraction of a gather; machines without AVX2 pick by scalar
 loads. Numba's own vectoriser knows no such permutation. The loops are `planar_lanes` and
 `columns_lanes`.

@@ -7,7 +7,7 @@ meet it. Both take their weights from `rays3d.walk` or `joseph_rays.samples`, in
 in float64, for every precision. Arrays and their places are those of `volume_driver`.
 
 Where the detector is a surface, cells stand at the places that come with a block of views; nothing
-is known of where a cell's neighbours stand, so an adjoint box looks at every ray, but for detector
+is known of where a cell's neighbors stand, so an adjoint box looks at every ray, but for detector
 columns that all pass it, and boxes are wide. Subsets of voxels have no kernel there.
 
 Scratch a thread: 128 KiB for a box of the adjoint (of a surface 4 MiB), and 64 bytes a cell along
@@ -219,7 +219,7 @@ def _seen(smooth, x0, x1, y0, y1, z0, z1):
 
 @compiled
 def _place(frame, frames, number, places, view, j, i):
-    """Make `frame` that of one cell of a surface, its centre where the cell stands."""
+    """Make `frame` that of one cell of a surface, its center where the cell stands."""
     for a in range(3):
         frame[0, a] = frames[number, a]
         frame[0, 3 + a] = places[view, j, i, a]

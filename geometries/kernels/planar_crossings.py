@@ -1,6 +1,6 @@
 """The innermost loops of the exact planar kernels, four float64 lanes at a time, as LLVM IR.
 
-Lanes are neighbouring rays. Where rays pass right through the grid, the place where one leaves a
+Lanes are neighboring rays. Where rays pass right through the grid, the place where one leaves a
 slab is where it enters the next, so a march down the slabs computes it once, in registers; the
 weights are those of `planar_rays.split`, bit for bit. Runs, tiles and other rays are
 `planar_exact`'s.

@@ -186,7 +186,7 @@ def scatter_slabs(
     The tables' views are `chosen` of `sinogram` (B, v, c); `begin`, `end` count from the box;
     `squared` takes weights squared. `image` (B, slabs, 2 (PAD + cells + TAIL)) float64 has two
     numbers a cell, what rays add to the first of their cells and, one cell early, to the second:
-    neighbouring rays then seldom wait for each other's sum.
+    neighboring rays then seldom wait for each other's sum.
     """
     place = np.empty((SLABS, RUN), np.int32)
     one = np.empty((SLABS, RUN))
@@ -269,5 +269,5 @@ def run_of(ranges: Any, ka: int, count: int) -> Any:
 def _tabulate(
     joseph: bool, beam: Beam, v: int, box: Any, columns: Any, rays: Any, ranges: Any
 ) -> None:
-    # Of a ray half a cell beside the box Joseph's model still counts the outermost centre.
+    # Of a ray half a cell beside the box Joseph's model still counts the outermost center.
     tabulate(beam, v, columns[0], columns[1], box, 1 if joseph else 0, rays, ranges)

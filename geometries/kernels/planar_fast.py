@@ -1,6 +1,6 @@
 """Planar forward kernel of precision "fast": float32, eight lanes, geometry from float64.
 
-Groups of eight neighbouring rays are marched together. They start at whole multiples of eight of
+Groups of eight neighboring rays are marched together. They start at whole multiples of eight of
 the whole detector, and slabs are counted from multiples of CHUNK, so that blocks round as the
 whole does. Rays almost along an axis and rays that end inside the grid are left to
 `planar_exact`; the adjoint is `planar_gather`.

@@ -1,6 +1,6 @@
 """Planar adjoint kernel of precision "fast": float32, eight lanes, geometry from float64.
 
-Groups of eight neighbouring cells gather the two to four bins whose rays cross a cell: the chord
+Groups of eight neighboring cells gather the two to four bins whose rays cross a cell: the chord
 through a cell is a trapezoid in the distance of the ray, so no transposed image is needed. Groups
 start at whole multiples of eight of the whole grid, so that blocks round as the whole does.
 

@@ -1,6 +1,6 @@
 """The innermost loops of the fast planar kernels, eight float32 lanes at a time, as LLVM IR.
 
-Eight neighbouring rays (forward) or cells (adjoint) look at a window of 16 neighbouring
+Eight neighboring rays (forward) or cells (adjoint) look at a window of 16 neighboring
 numbers. One scalar position in float64 places the window; lanes keep their distance from it
 in float32, less than 8, so a position is right to 1e-6 whatever the size of the grid. Numbers are
 picked from the window by permuting registers (`lanes`).

@@ -1,10 +1,10 @@
 """Weights of runs of planar rays, of Siddon's model and of Joseph's, in float64.
 
-Neighbouring rays with one driving axis are a run; its weights are computed for a few slabs at a
+Neighboring rays with one driving axis are a run; its weights are computed for a few slabs at a
 time: where the first of the two cells lies in a padded slab, and the weights of the first and
 the second. Siddon's are the exact lengths of `planar_rays`. In Joseph's model a ray's part in a
 slab counts with its length, and the value there is interpolated between the two cells whose
-centres enclose the middle of the part (Joseph 1982).
+centers enclose the middle of the part (Joseph 1982).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Beam(NamedTuple):
     """What rays follow from: a scan as kernels take it, float64, world lengths, x first."""
 
     parallel: bool
-    frames: Any  # (V, 6): source (fan) or direction (parallel), detector centre, u
+    frames: Any  # (V, 6): source (fan) or direction (parallel), detector center, u
     points: Any  # (V, columns, 2): detector cells of a curved detector, else (1, 0, 2)
     lengths: Any  # (5,): dx, dy, pitch, offset, (columns - 1) / 2
     shape: Any  # (2,) int64: nx, ny
@@ -41,7 +41,7 @@ class Beam(NamedTuple):
 def ray(beam: Beam, v: int, k: int) -> Any:
     """Ray k of view v, as (axis, back, slope, step, spread, low, high).
 
-    Points are measured from the grid's centre. Beyond a flat detector k goes on, points repeat
+    Points are measured from the grid's center. Beyond a flat detector k goes on, points repeat
     the last.
     """
     frame, lengths = beam.frames[v], beam.lengths

@@ -1,7 +1,7 @@
 """The scan of a planar projector, and what of a call is real: arguments of the planar kernels.
 
 The whole detector and the whole grid stand in a `PlanarScan`, whatever block is computed;
-`Job` meets a call's block with them. Loops and their drivers are `planar` and its neighbours.
+`Job` meets a call's block with them. Loops and their drivers are `planar` and its neighbors.
 """
 
 from __future__ import annotations

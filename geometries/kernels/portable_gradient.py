@@ -46,7 +46,7 @@ class MovingFrames(NamedTuple):
 
     @property
     def vectors(self) -> tuple[Array, ...]:
-        """Source or direction, centre, u and, in 3-D, v."""
+        """Source or direction, center, u and, in 3-D, v."""
         found = (self.first, self.middle, self.u, self.v)
         return tuple(part for part in found if part is not None)
 

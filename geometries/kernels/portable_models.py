@@ -58,8 +58,8 @@ def joseph(rays: Rays, box: CellBox, shape: tuple[int, ...], edge: int) -> Piece
     """Linear interpolation across the longest axis of the ray, slab by slab (Joseph 1982).
 
     The ray's part in a slab, one cell thick, counts with its length; the value there is that of the
-    field which interpolates (bi)linearly between cell centres across the slab, taken at the middle
-    of the part. Beyond the outermost centres the field falls to zero within one cell.
+    field which interpolates (bi)linearly between cell centers across the slab, taken at the middle
+    of the part. Beyond the outermost centers the field falls to zero within one cell.
     """
     xp = arrays.namespace(rays.origin)
     slabs = slabs_of(rays, box, shape, edge)

@@ -123,9 +123,9 @@ def lines_of(
     parallel
         Whether rays are infinite, and the first frame a direction.
     frames
-        Source or direction, centre, u[, v], `(views, dims)` each.
+        Source or direction, center, u[, v], `(views, dims)` each.
     offsets
-        `(1 or views, 1 or rows, cols, 3)`: offsets of cells from the centre along u, v and n,
+        `(1 or views, 1 or rows, cols, 3)`: offsets of cells from the center along u, v and n,
         without the heights of the rows where these are given apart.
     spacing, center, counts
         Of the whole grid, in the order x, y[, z].

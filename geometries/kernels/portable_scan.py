@@ -116,7 +116,7 @@ def scan_of(projector: Projector, like: Array) -> ScanArrays:
 
 
 def cell_offsets(trajectory: Trajectory) -> tuple[Array, Array]:
-    """Offsets of the cells of a scan from the centre along u, v and n, and heights of the rows.
+    """Offsets of the cells of a scan from the center along u, v and n, and heights of the rows.
 
     `(1, 1, cols, 3)` and `(rows,)`, a row's height not being in its offsets; of a surface
     `(views, rows, cols, 3)` and zeros.
@@ -183,7 +183,7 @@ def windowed(
     setup
         Sizes.
     frames
-        Source or direction, centre, u[, v] of the part's views, `(views, dims)`.
+        Source or direction, center, u[, v] of the part's views, `(views, dims)`.
     offsets, heights
         Of the part's cells.
     window

@@ -105,7 +105,7 @@ class _Scan:
 
 
 def _table(frames: MovingFrames, normal: np.ndarray) -> np.ndarray:
-    """Source or direction, centre, u, n and v in one row a view, as `rays3d.ray` takes them."""
+    """Source or direction, center, u, n and v in one row a view, as `rays3d.ray` takes them."""
     views, dims = frames.u.shape
     table = np.zeros((views, 15))
     parts = (frames.first, frames.middle, frames.u, normal, frames.v)

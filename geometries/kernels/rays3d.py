@@ -393,7 +393,7 @@ def _flushed(direction):
 
 @compiled
 def _across(frames, view, cx, cy, cz, spacing, counts):
-    """A point in cells, seen along v: its coordinates on e1, e2 from the detector centre."""
+    """A point in cells, seen along v: its coordinates on e1, e2 from the detector center."""
     px = (cx - 0.5 * counts[0]) * spacing[0] - frames[view, 3]
     py = (cy - 0.5 * counts[1]) * spacing[1] - frames[view, 4]
     pz = (cz - 0.5 * counts[2]) * spacing[2] - frames[view, 5]

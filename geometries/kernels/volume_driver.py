@@ -54,7 +54,7 @@ class Part(NamedTuple):
     ----------
     numbers : (views,) the number in the scan of each local view; outside the scan it is inert.
     start, places : for surfaces, the first local view of `places` (views, cols, rows, 3), where
-        the cells stand from the grid's centre; else 0 and no views.
+        the cells stand from the grid's center; else 0 and no views.
     positions : (n,) in-plane positions ``iy * nx + ix`` of a subset, -1 for inert ones; else none.
     box : the real cells (x0, x1, y0, y1, z0, z1) of the local grid, in the whole grid.
     origin : (x, y, z), the first cell of the local grid; of a subset z alone counts.

@@ -39,7 +39,7 @@ class VolumeScan:
     kind : "parallel" or "cone"
     origins : (views, 3); the sources of a cone, unused for parallel beams.
     directions : (views, 3); the unit directions of parallel beams, unused for cones.
-    centers, u, v : (views, 3); centre of the detector and its axes along a row and a column.
+    centers, u, v : (views, 3); center of the detector and its axes along a row and a column.
     shape, pitch, offset : (rows, cols), (dv, du), (v0, u0) of the whole detector.
     curvature : None for a flat detector, else the radius of a cylinder with axis parallel to v.
     grid_shape, spacing, center : (nz, ny, nx), (dz, dy, dx), (cz, cy, cx) of the whole grid.
@@ -73,7 +73,7 @@ class VolumeScan:
         return replace(self, **{name: getattr(self, name)[views] for name in names})
 
     def places(self, numbers: NDArray[np.int64]) -> Array:
-        """Where the cells of a surface stand from the grid's centre, (views, cols, rows, 3).
+        """Where the cells of a surface stand from the grid's center, (views, cols, rows, 3).
 
         Inert numbers have the places of view 0.
         """
@@ -84,7 +84,7 @@ class VolumeScan:
 
     @classmethod
     def from_frames(cls, kind: str, frames: Array, detector: Detector, grid: Grid) -> VolumeScan:
-        """The scan of frames `(views, 4, 3)`: source or direction, centre, u and v of each view.
+        """The scan of frames `(views, 4, 3)`: source or direction, center, u and v of each view.
 
         For a surface `(views, 5, 3)`: the last row begins with the number of the view and the
         count of views of the scan that the surface belongs to.
@@ -121,10 +121,10 @@ class VolumeScan:
 class Packed(NamedTuple):
     """A scan as compiled code reads it.
 
-    `frames` (views, 24) holds per view: source relative to the grid centre or direction (0:3),
-    detector centre relative to the grid centre (3:6), u (6:9), n (9:12), v (12:15), and the plane
+    `frames` (views, 24) holds per view: source relative to the grid center or direction (0:3),
+    detector center relative to the grid center (3:6), u (6:9), n (9:12), v (12:15), and the plane
     perpendicular to v for finding the columns that see a box: its axes e1, e2 (15:18, 18:21), in
-    that plane relative to the detector centre the source or the direction (21:23), u.e1 (23).
+    that plane relative to the detector center the source or the direction (21:23), u.e1 (23).
     `along`, `normal` (cols) and `heights` (rows) are the offsets of the whole detector's cells
     along u, n and v. `spacing` and `counts` are in (x, y, z) order. `sampling` is
     (u0, du, v0, dv). `keys` (views, cols) orders the columns of a curved detector as a box
@@ -214,7 +214,7 @@ def _column_keys(frames: Array, along: Array, normal: Array, cone: bool) -> Arra
     second = along * np.sum(u * e2, axis=1)[:, None] + normal * np.sum(n * e2, axis=1)[:, None]
     end1, end2 = frames[:, 21:22], frames[:, 22:23]
     if cone:
-        # angle about the source from the direction to the detector's centre
+        # angle about the source from the direction to the detector's center
         ahead1, ahead2 = -end1, -end2
         first, second = first - end1, second - end2
         keys = np.arctan2(ahead1 * second - ahead2 * first, ahead1 * first + ahead2 * second)

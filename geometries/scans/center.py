@@ -1,7 +1,7 @@
 """The rotation axis of a scan: found from the data, and judged by eye in a sweep.
 
 Two criteria. Over a full turn, opposite views are mirror images: the axis is where they agree;
-where no view is exactly opposite, its two neighbours are interpolated. Over half a turn, a wrong
+where no view is exactly opposite, its two neighbors are interpolated. Over half a turn, a wrong
 axis spreads edges into streaks that are negative: the axis is where filtered backprojection has
 the least negative energy. Mirror images of fans are in `geometries/scans/center_of_fan.py`.
 """
@@ -67,12 +67,12 @@ def find_center(
         `"mirror"` compares lines that are seen from both sides, which a full turn shows, and a
         short scan of a fan for some; `"sharpness"`, of parallel scans, takes the least negative
         energy of filtered backprojection; `"auto"` takes the first where a quarter of the views
-        have an opposite one, or two close neighbours of it, and for fans and cones.
+        have an opposite one, or two close neighbors of it, and for fans and cones.
 
     Returns
     -------
     float
-        Column, counted from 0 at the centre of the first; `center_to_offset` gives the
+        Column, counted from 0 at the center of the first; `center_to_offset` gives the
         detector offset that puts the axis there.
 
     Raises
@@ -231,9 +231,9 @@ def _searched(search: Any, n: int) -> tuple[float, float]:
 
 
 def _opposite(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Views, the two neighbours of the angle opposite to each, and the second one's share.
+    """Views, the two neighbors of the angle opposite to each, and the second one's share.
 
-    Neighbours count where they lie closer than two steps of the scan and 10 degrees.
+    Neighbors count where they lie closer than two steps of the scan and 10 degrees.
     """
     order = np.argsort(np.mod(t, 2 * np.pi), kind="stable")
     circle = np.mod(t, 2 * np.pi)[order]
@@ -296,7 +296,7 @@ def _by_sharpness(sinogram: np.ndarray, t: np.ndarray, first: float, last: float
             ((_least(energy, *window, coarse=coarse), window) for window in windows),
             key=lambda found: energy(found[0]),
         )
-        # At the end of a narrow window the centre of mass was no guide, as on a background.
+        # At the end of a narrow window the center of mass was no guide, as on a background.
         if window[0] < best < window[1]:
             break
     return best
@@ -308,7 +308,7 @@ def _guesses(
     """The axis to a few columns and how far it may be off, in two ways that fail on other data."""
     n = sinogram.shape[1]
     widest = max(6.0, 0.04 * n)
-    # The centre of mass moves on a sinusoid about the axis, where nothing is cut off.
+    # The center of mass moves on a sinusoid about the axis, where nothing is cut off.
     mass = sinogram.sum(axis=1)
     place = sinogram @ np.arange(n) / np.where(mass == 0, 1.0, mass)
     wave = np.stack([np.ones_like(t), np.cos(t), np.sin(t)], 1)
@@ -317,7 +317,7 @@ def _guesses(
     off = float(np.sqrt(np.mean((wave @ fit - place) ** 2) * spread))
     width = float(np.clip(6 * off, 3.0, widest)) if sure else widest
     found = [(float(np.clip(fit[0], first, last)), width)]
-    # A mass that changes from view to view is cut off somewhere, and its centre is no guide.
+    # A mass that changes from view to view is cut off somewhere, and its center is no guide.
     if sure and width < widest and np.ptp(mass) <= 0.05 * abs(float(mass.mean())):
         return found
     found = [(found[0][0], widest)]

@@ -33,7 +33,7 @@ def remove_rings(data: Array, size: int = 21) -> Array:
     -----
     The sorting method of N. T. Vo, R. C. Atwood, M. Drakopoulos, "Superior techniques for
     eliminating ring artifacts in X-ray micro-tomography", Optics Express 26 (2018) 28396, algorithm
-    3: the values of each column are sorted, medians taken across neighbouring columns, and the
+    3: the values of each column are sorted, medians taken across neighboring columns, and the
     result is put back in the order of the views.
     """
     host = _projections(data)

@@ -44,7 +44,7 @@ class LineIntegrals(NamedTuple):
         dead cells.
     dead
         Detector cells whose flat field is not above the dark field, summed over the cells of
-        one view; their values are interpolated from the neighbouring columns.
+        one view; their values are interpolated from the neighboring columns.
     """
 
     data: Array
@@ -119,7 +119,7 @@ def line_integrals(
 
 
 def bin_detector(data: Array, geometry: Any, columns: int = 1, rows: int = 1) -> tuple[Array, Any]:
-    """Means over groups of neighbouring cells, and the geometry with the wider pitch.
+    """Means over groups of neighboring cells, and the geometry with the wider pitch.
 
     Cells at the end that fill no group are dropped; the offset follows. Bin line integrals or
     counts alike; for counts of low statistics bin before the logarithm.

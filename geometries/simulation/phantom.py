@@ -36,7 +36,7 @@ class Ellipsoid:
     angle
         In radians, about z, from x towards y.
     cuts
-        Pairs (distance, angle): only points less than that distance from the centre in that
+        Pairs (distance, angle): only points less than that distance from the center in that
         direction of the plane of x and y belong to it.
     """
 
@@ -53,7 +53,7 @@ class Ellipsoid:
         if d not in (2, 3) or len(self.center) != d or not finite or min(self.semi_axes) <= 0:
             raise GeometryError(
                 f"an ellipsoid has two or three semi-axes > 0 and as many finite coordinates of "
-                f"its centre, got {self.semi_axes} and {self.center}"
+                f"its center, got {self.semi_axes} and {self.center}"
             )
 
     def _turn(self) -> np.ndarray:

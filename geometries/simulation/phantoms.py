@@ -17,7 +17,7 @@ from linops import numeric
 
 __all__ = ["forbild_head", "random_ellipses", "resolution_chart", "shepp_logan"]
 
-# Semi-axes, centre, degrees; value of low contrast, value of high contrast.
+# Semi-axes, center, degrees; value of low contrast, value of high contrast.
 _PLANE = (
     ((0.69, 0.92), (0, 0), 0, 2.0, 1.0),
     ((0.6624, 0.874), (0, -0.0184), 0, -0.98, -0.8),
@@ -43,7 +43,7 @@ _VOLUME = (
     ((0.056, 0.056, 0.1), (0, 0.1, 0.625), 0, -0.02, -0.2),
 )
 _TIP, _TIP_WIDTH, _TIP_HEIGHT = -14.294530834372887, 0.443194085308632, 3.892760834372886
-# Centre, semi-axes, degrees, value; cuts as (distance, degrees). Lengths in centimetres.
+# Center, semi-axes, degrees, value; cuts as (distance, degrees). Lengths in centimetres.
 _FORBILD = (
     ((-4.7, 4.3), (1.79989, 1.79989), 0, 0.010, ()),
     ((4.7, 4.3), (1.79989, 1.79989), 0, 0.010, ()),

@@ -1,4 +1,4 @@
-"""What `@ + - * / **` do: spaces are reconciled, trees flattened, neighbours rewritten.
+"""What `@ + - * / **` do: spaces are reconciled, trees flattened, neighbors rewritten.
 
 Spaces that differ only in dtype meet: real and complex by complex extension of the real one, two
 precisions by a `Cast`. Spaces that differ in shape raise.
@@ -269,8 +269,8 @@ def _meet(outer: Any, inner: Any) -> tuple[Any, Any, list[Operator]]:
                     else f"build {outer.name} on the space {inner.codomain}"
                 )
             )
-    neighbours = Composition.terms_in(outer)[-1], Composition.terms_in(inner)[0]
-    if outer._kind != "functional" and not (neighbours[0].linear and neighbours[1].linear):
+    neighbors = Composition.terms_in(outer)[-1], Composition.terms_in(inner)[0]
+    if outer._kind != "functional" and not (neighbors[0].linear and neighbors[1].linear):
         raise ShapeError(
             f"cannot compose {outer.name} @ {inner.name}: {outer.name} takes {outer.domain}, "
             f"{inner.name} gives {inner.codomain}"

@@ -240,7 +240,7 @@ def _default(
             small = resized(operator.domain, cuts, hi - lo)
             parts.append(PlaneWindow(small, operator.domain, cuts, -lo, n, rule.domain))
             if padded:
-                # Real planes and their neighbours; what stands behind them is not of the ring.
+                # Real planes and their neighbors; what stands behind them is not of the ring.
                 begin, end = max(start, 0) - start, min(stop, n) - start
                 end += hi - lo - (stop - start)
                 parts.append(PlaneMask(small, cuts, begin, end, rule.domain))
@@ -250,7 +250,7 @@ def _default(
 
 
 def _default_of_map(operator: Operator, name: str, start: int, stop: int, padded: bool) -> Operator:
-    """The default of a map that is not linear: planes that are not there repeat their neighbour,
+    """The default of a map that is not linear: planes that are not there repeat their neighbor,
     since zero may be no argument of it. No output of the range reads them."""
     rule = operator.rule
     cuts = positions(rule.codomain, name)

@@ -31,7 +31,7 @@ __all__ = ["Composition", "NonlinearComposition", "Product", "flat_product"]
 class Composition(Node, family=True):
     """`terms[0](terms[1](...(x)))`; the last term is applied first.
 
-    Spaces of neighbours are equal up to names and spacing; `linops.algebra.arithmetic` sees to
+    Spaces of neighbors are equal up to names and spacing; `linops.algebra.arithmetic` sees to
     that.
     """
 

@@ -1,4 +1,4 @@
-"""Neighbouring factors of a product that run as one pass.
+"""Neighboring factors of a product that run as one pass.
 
 `D.H @ W @ D` of a stencil D and a diagonal W, and `D.H @ D`, where D has such a pass for NumPy
 arrays; other arrays go factor by factor. The product's factors stay what they are.

@@ -1,4 +1,4 @@
-"""The rewrite table: pairs of neighbouring factors, or terms, that simplify.
+"""The rewrite table: pairs of neighboring factors, or terms, that simplify.
 
 Each rule is a small pure function that returns the simpler operator, or None where it does not
 apply; classes are final, so it compares types. Products try `PRODUCT_RULES` where two chains meet,
@@ -55,7 +55,7 @@ def diagonals(outer: Operator, inner: Operator) -> Operator | None:
 
 def unitary_pair(outer: Operator, inner: Operator) -> Operator | None:
     """`U.H @ U -> I` and `U @ U.H -> I` for a unitary U."""
-    # An adjoint that was never asked for is nobody's neighbour; this costs no tags.
+    # An adjoint that was never asked for is nobody's neighbor; this costs no tags.
     if outer is not inner and inner.__dict__.get("_cache_H") is not outer:
         return None
     if not isinstance(inner, LinearOperator):

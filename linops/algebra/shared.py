@@ -1,6 +1,6 @@
 """Parts that members of a sum or a stack share, applied once: `A P + B P` is `(A + B) P`.
 
-Shared is the same operator, not an equal one. In stacks neighbours share.
+Shared is the same operator, not an equal one. In stacks neighbors share.
 """
 
 from __future__ import annotations

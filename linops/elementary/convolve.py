@@ -29,7 +29,7 @@ __all__ = ["Convolve"]
 _DIRECT_LIMIT = 64
 _ZERO, _RING, _ARC = "zero", "ring", "arc"
 # Beyond the planes of the input: zeros; its own other end; or nothing that is needed, because an
-# arc of the ring comes with its neighbours.
+# arc of the ring comes with its neighbors.
 
 
 class Convolve(LinearOperator):
@@ -156,8 +156,8 @@ class Convolve(LinearOperator):
         # A transform leaves rounding below zero, so only the direct sum can promise it.
         if not self._fft and kernel.dtype.kind != "c" and bool((kernel >= 0).all()):
             tags.add("nonnegative")
-        centred = all(m == 2 * o + 1 for m, o in zip(kernel.shape, self._origins, strict=True))
-        if centred and self.domain == self.codomain and not any(self._padded) + any(self._lead):
+        centered = all(m == 2 * o + 1 for m, o in zip(kernel.shape, self._origins, strict=True))
+        if centered and self.domain == self.codomain and not any(self._padded) + any(self._lead):
             if bool((np.flip(kernel).conj() == kernel).all()):
                 tags.add("self_adjoint")
         return frozenset(tags)

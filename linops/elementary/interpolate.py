@@ -303,7 +303,7 @@ class Interpolate(LinearOperator):
         return math.prod(self.domain.shape[i] for i in self._numbers)
 
     def _corners(self, like: Array) -> list[tuple[Array, Array]]:
-        """Flat index (-1 off the grid) and weight of the 2^d neighbours of every point."""
+        """Flat index (-1 off the grid) and weight of the 2^d neighbors of every point."""
         held = *self.points, self.ranges
         fixed = self.given is None and not any(
             arrays.is_traced(part) or arrays.trainable(part) for part in held

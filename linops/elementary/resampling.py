@@ -89,7 +89,7 @@ class Shift(Product):
 
 
 class Resample(Product):
-    """Values on a finer or coarser grid over the same extent, linear between cell centres.
+    """Values on a finer or coarser grid over the same extent, linear between cell centers.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Resample(Product):
         By name or number; all of them where they are not given.
     antialias
         Whether cells of a coarser grid average all that they cover (a triangle as wide as two of
-        them) instead of reading two neighbours.
+        them) instead of reading two neighbors.
 
     Raises
     ------

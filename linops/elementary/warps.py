@@ -118,7 +118,7 @@ class AffineTransform(_Warp):
 
 
 class Rotate(_Warp):
-    """The planes of two axes turned about their centre, linear between cells, zero off the grid.
+    """The planes of two axes turned about their center, linear between cells, zero off the grid.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Rotate(_Warp):
     Raises
     ------
     ShapeError
-        Where there are not two axes, or two coordinates of a centre.
+        Where there are not two axes, or two coordinates of a center.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Rotate(_Warp):
         fixed = np.asarray(middle if center is None else center, "float64")
         if len(numbers) != 2 or fixed.shape != (2,):
             raise ShapeError(
-                f"Rotate turns two axes about a centre of two coordinates, got the axes {axes!r} "
-                f"and the centre {center!r}"
+                f"Rotate turns two axes about a center of two coordinates, got the axes {axes!r} "
+                f"and the center {center!r}"
             )
         a, b = (space.spacing[i] for i in numbers) if space.spacing else (1.0, 1.0)
         if arrays.is_array(angle) and not arrays.is_numpy(angle):

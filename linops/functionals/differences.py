@@ -1,6 +1,6 @@
-"""What functionals of differences of neighbours share: blocks, surrogate, second derivative.
+"""What functionals of differences of neighbors share: blocks, surrogate, second derivative.
 
-Such a functional is a sum over voxels of terms that see the voxel and its following neighbours.
+Such a functional is a sum over voxels of terms that see the voxel and its following neighbors.
 Its weights depend on the point x, and `S(x) v = sum over pairs of weight(x) * (v_s - v_r)` is its
 surrogate, so that `S(x) x` is its gradient. A block sees one plane more on each side; it counts
 the voxels in its `window`, and planes outside `real` are not of the array.
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Differences(Functional):
-    """A functional of the differences of neighbours along the axes of a real space.
+    """A functional of the differences of neighbors along the axes of a real space.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Differences(Functional):
         self.real: Array | None = None
 
     def surrogate(self, x: Array) -> LinearOperator:
-        """`D.H diag(weights(x)) D`, with D all differences of neighbours."""
+        """`D.H diag(weights(x)) D`, with D all differences of neighbors."""
         return DifferenceSurrogate(self, self._admit(x))
 
     def _hessian(self, x: Array) -> LinearOperator:
@@ -67,7 +67,7 @@ class Differences(Functional):
     _hessian_held: ClassVar[float] = 12.0
     # Arrays of the domain's size that a second derivative holds, which is no compiled pass.
     _term_flops: ClassVar[float] = 20.0
-    # Operations that a pair of neighbours costs.
+    # Operations that a pair of neighbors costs.
 
     def _cost(self) -> Cost:
         # Compiled: nothing is held.
@@ -99,7 +99,7 @@ class Differences(Functional):
         crop = self._crop(block.domain, axis, start - lo, stop - lo)
         if not padded:
             return crop @ block.gradient  # type: ignore[no-any-return]
-        # A plane outside may be a neighbour of a real one that the block does not own.
+        # A plane outside may be a neighbor of a real one that the block does not own.
         cuts = [(0, self._position(axis))]
         n = self._space.shape[cuts[0][1]]
         mask = PlaneMask(crop.codomain, cuts, -start, n - start, bare(self.rule.domain))
@@ -156,7 +156,7 @@ class Differences(Functional):
         return x
 
     def _counted(self, like: Array, pairs: int | None = None) -> Array | None:
-        """Which voxels count, and have a neighbour along the axis `pairs`; None: all (that do)."""
+        """Which voxels count, and have a neighbor along the axis `pairs`; None: all (that do)."""
         if self.window is None and self.real is None:
             return None
         total = None
@@ -303,7 +303,7 @@ def volume(x: Array) -> np.ndarray:
 
 
 def narrow_pair(x: Array, axis: int) -> tuple[Array, Array]:
-    """The planes that have a following neighbour along a negative `axis`, and those neighbours."""
+    """The planes that have a following neighbor along a negative `axis`, and those neighbors."""
     n = x.shape[axis]
     return arrays.narrow(x, axis, 0, n - 1), arrays.narrow(x, axis, 1, n)
 

@@ -96,7 +96,7 @@ class TotalGeneralizedVariation(ComposedFunctional):
     It is `f @ K` with `f = tgv.outer`, a sum of `GroupL1`, and `K = tgv.inner`, which maps (u, w)
     to (G u - w, E w); so `pdhg(tgv.outer, data, tgv.inner)` and `admm(data, [(tgv.outer,
     tgv.inner)])` minimize it, data being a functional of (u, w). w is not compared where G u has
-    no neighbour: affine images cost nothing.
+    no neighbor: affine images cost nothing.
     """
 
     def __init__(self, space: Space, first: Any = 1.0, second: Any = 2.0) -> None:

@@ -238,7 +238,7 @@ def subset_terms(
     rows: Any,
     first: Any,
     index: Any,
-    neighbours: Any,
+    neighbors: Any,
     weights: Any,
     parameters: Any,
     gradient: Any,
@@ -246,8 +246,8 @@ def subset_terms(
 ) -> None:
     """Gradient and curvature at positions `index` of every slice of `x`, shape (slices, plane).
 
-    `rows`, (slices with neighbours, positions), holds x there; slice 0 of x is slice `first` of
-    them. `neighbours`, (4, positions), holds those in the plane (y-1, y+1, x-1, x+1), -1 for
+    `rows`, (slices with neighbors, positions), holds x there; slice 0 of x is slice `first` of
+    them. `neighbors`, (4, positions), holds those in the plane (y-1, y+1, x-1, x+1), -1 for
     none; `weights` the three b, slices first. Entries of inert positions are written as zeros.
     """
     zero = x.dtype.type(0)
@@ -256,21 +256,21 @@ def subset_terms(
         for s in range(index.shape[0]):
             g = c = zero
             if index[s] >= 0:
-                centre = rows[k, s]
+                center = rows[k, s]
                 if k > 0:
-                    d = centre - rows[k - 1, s]
+                    d = center - rows[k - 1, s]
                     m = _curvature(d, parameters)
                     c += weights[0] * m
                     g += weights[0] * _slope(d, m, parameters)
                 if k + 1 < rows.shape[0]:
-                    d = centre - rows[k + 1, s]
+                    d = center - rows[k + 1, s]
                     m = _curvature(d, parameters)
                     c += weights[0] * m
                     g += weights[0] * _slope(d, m, parameters)
                 for way in range(4):
-                    there = neighbours[way, s]
+                    there = neighbors[way, s]
                     if there >= 0:
-                        d = centre - x[z, there]
+                        d = center - x[z, there]
                         m = _curvature(d, parameters)
                         c += weights[1 + way // 2] * m
                         g += weights[1 + way // 2] * _slope(d, m, parameters)
@@ -285,13 +285,13 @@ def subset_form(
     d: Any,
     first: Any,
     index: Any,
-    neighbours: Any,
+    neighbors: Any,
     inner: Any,
     weights: Any,
     parameters: Any,
     out: Any,
 ) -> None:
-    """Rows of `S(x) d` for d on a subset, laid out as `rows`; `inner` are the neighbours' places
+    """Rows of `S(x) d` for d on a subset, laid out as `rows`; `inner` are the neighbors' places
     in it. The rest as for `subset_terms`."""
     zero = x.dtype.type(0)
     for z in range(x.shape[0]):
@@ -299,17 +299,17 @@ def subset_form(
         for s in range(index.shape[0]):
             f = zero
             if index[s] >= 0:
-                centre, move = rows[k, s], d[k, s]
+                center, move = rows[k, s], d[k, s]
                 if k > 0:
-                    m = weights[0] * _curvature(centre - rows[k - 1, s], parameters)
+                    m = weights[0] * _curvature(center - rows[k - 1, s], parameters)
                     f += m * (move - d[k - 1, s])
                 if k + 1 < rows.shape[0]:
-                    m = weights[0] * _curvature(centre - rows[k + 1, s], parameters)
+                    m = weights[0] * _curvature(center - rows[k + 1, s], parameters)
                     f += m * (move - d[k + 1, s])
                 for way in range(4):
-                    there = neighbours[way, s]
+                    there = neighbors[way, s]
                     if there >= 0:
-                        m = weights[1 + way // 2] * _curvature(centre - x[z, there], parameters)
+                        m = weights[1 + way // 2] * _curvature(center - x[z, there], parameters)
                         other = inner[way, s]
                         f += m * (move - d[k, other]) if other >= 0 else m * move
             out[z, s] = f

@@ -25,7 +25,7 @@ __all__ = ["QGGMRF"]
 
 
 class QGGMRF(Differences):
-    """Sum of weighted potentials of the differences of neighbours.
+    """Sum of weighted potentials of the differences of neighbors.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class QGGMRF(Differences):
         Scale of the differences, in units of a voxel; > 0.
     neighbor_weights
         One weight >= 0 for each axis (z, y, x), or one for all. They are divided by twice their
-        sum, so the weights of all neighbours of an inner voxel add to 1. Differences are taken
+        sum, so the weights of all neighbors of an inner voxel add to 1. Differences are taken
         by index, as in the literature: who wants physical spacing passes weights for it.
 
     Raises
@@ -50,7 +50,7 @@ class QGGMRF(Differences):
 
     Notes
     -----
-    At the border the mirrored neighbour is the voxel itself: it adds nothing to value,
+    At the border the mirrored neighbor is the voxel itself: it adds nothing to value,
     gradient or curvature.
     """
 

@@ -1,7 +1,7 @@
 """`QGGMRF` at a subset of positions, at a cost in proportion to it.
 
-Neighbours in the plane are read from x, those in other planes from the rows; so it is rows, not
-planes, that devices exchange. Which positions are neighbours follows from the index, which is data:
+Neighbors in the plane are read from x, those in other planes from the rows; so it is rows, not
+planes, that devices exchange. Which positions are neighbors follows from the index, which is data:
 one compiled program serves every subset.
 """
 
@@ -53,7 +53,7 @@ class _QGGMRFRows(RowMap):
         return (1, shape[-1]) if len(shape) == 1 else (shape[-2], shape[-1])
 
     def _tables(self, like: Array) -> _Tables:
-        """Which positions are neighbours; made once where the index is known."""
+        """Which positions are neighbors; made once where the index is known."""
         if arrays.is_traced(self.index):
             return _tables(self.index, self._plane)
         found = self.__dict__.get("_cache_tables")
@@ -81,7 +81,7 @@ class _QGGMRFRows(RowMap):
         return arrays.convert(values.reshape(self.codomain.members[0].shape), like)
 
     def _in_plane(self, x: Array, own: Array, d: Array | None) -> Iterator[tuple[Any, ...]]:
-        """For each neighbour in the plane: b, difference, 1 where it exists, its move."""
+        """For each neighbor in the plane: b, difference, 1 where it exists, its move."""
         weights = (0.0,) * (2 - min(x.ndim, 2)) + self.functional.b[-2:]
         tables = self._tables(x)
         xp = arrays.namespace(x)
@@ -89,7 +89,7 @@ class _QGGMRFRows(RowMap):
         for way in range(4):
             if weights[way // 2] == 0:
                 continue
-            there = tables.neighbours[way, ...]
+            there = tables.neighbors[way, ...]
             inside = arrays.cast(arrays.convert(there >= 0, own), self.functional.domain.dtype)
             other = None if d is None else arrays.take_last(d, tables.inner[way, ...])
             yield weights[way // 2], (own - arrays.take_last(flat, there)) * inside, inside, other
@@ -134,7 +134,7 @@ class QGGMRFTerms(_QGGMRFRows):
             shape = (x2.shape[0], rows2.shape[1])
             out = np.empty(shape, x2.dtype), np.empty(shape, x2.dtype)
             passes().subset_terms(
-                x2, rows2, first, tables.index, tables.neighbours,
+                x2, rows2, first, tables.index, tables.neighbors,
                 functional._weights3(), functional._parameters(), *out,
             )  # fmt: skip
             return self._back(out[0], x), self._back(out[1], x)
@@ -165,7 +165,7 @@ class QGGMRFForm(_QGGMRFRows):
             x2, rows2, d2, first = self._host(x, rows, d)
             out = np.empty((x2.shape[0], rows2.shape[1]), x2.dtype)
             passes().subset_form(
-                x2, rows2, d2, first, tables.index, tables.neighbours, tables.inner,
+                x2, rows2, d2, first, tables.index, tables.neighbors, tables.inner,
                 functional._weights3(), functional._parameters(), out,
             )  # fmt: skip
             return self._back(out, x)
@@ -183,11 +183,11 @@ class QGGMRFForm(_QGGMRFRows):
 
 
 class _Tables(NamedTuple):
-    """Of each position its flat place, `(s,)`, the places of its neighbours in the plane (y-1,
+    """Of each position its flat place, `(s,)`, the places of its neighbors in the plane (y-1,
     y+1, x-1, x+1), `(4, s)`, and where these stand in the subset; -1 for none."""
 
     index: Array
-    neighbours: Array
+    neighbors: Array
     inner: Array
 
 
@@ -196,7 +196,7 @@ def _tables(index: Array, plane: tuple[int, int]) -> _Tables:
     xp = arrays.namespace(index)
     y, x = index // nx, index % nx
     real, none = index >= 0, xp.zeros_like(index) - 1
-    neighbours = xp.stack(
+    neighbors = xp.stack(
         [
             xp.where(real & there, index + step, none)
             for there, step in ((y > 0, -nx), (y < ny - 1, nx), (x > 0, -1), (x < nx - 1, 1))
@@ -204,5 +204,5 @@ def _tables(index: Array, plane: tuple[int, int]) -> _Tables:
     )
     # A position that is not of the subset counts as 0, and so does what is none.
     place = arrays.scatter_add(xp.arange(1, index.shape[0] + 1), index, ny * nx)
-    inner = xp.stack([arrays.take_last(place, neighbours[way, ...]) - 1 for way in range(4)])
-    return _Tables(index, neighbours, inner)
+    inner = xp.stack([arrays.take_last(place, neighbors[way, ...]) - 1 for way in range(4)])
+    return _Tables(index, neighbors, inner)

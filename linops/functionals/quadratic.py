@@ -1,6 +1,6 @@
-"""The quadratic functional `weight / 2 * |x - centre|^2`.
+"""The quadratic functional `weight / 2 * |x - center|^2`.
 
-With a volume as centre it is the proximal prior of plug-and-play methods, without one plain
+With a volume as center it is the proximal prior of plug-and-play methods, without one plain
 Tikhonov. Quadratic *differences* are `QGGMRF(p=2, q=2)`, weights of single entries are in
 `LeastSquares`.
 """
@@ -24,7 +24,7 @@ __all__ = ["Proximity", "Quadratic"]
 
 
 class _SquaredDistance(Entries):
-    """`weight / 2 * |x - centre|^2`, however weight and centre are said."""
+    """`weight / 2 * |x - center|^2`, however weight and center are said."""
 
     _tables: ClassVar[Mapping[str, float]] = {"center": 0.0}
     weight: float
@@ -73,7 +73,7 @@ class _SquaredDistance(Entries):
         return self.surrogate(x)
 
     def _prox(self, x: Array, step: Any) -> Array:
-        """`(x + step weight centre) / (1 + step weight)`."""
+        """`(x + step weight center) / (1 + step weight)`."""
         factor = step * self.weight
         if self.center is not None:
             x = x + factor * self._table("center", x)
@@ -87,7 +87,7 @@ class _SquaredDistance(Entries):
 
 
 class Quadratic(_SquaredDistance):
-    """`weight / 2 * |x - centre|^2`.
+    """`weight / 2 * |x - center|^2`.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Quadratic(_SquaredDistance):
     ValueError
         For another weight, or a complex space.
     ShapeError
-        For a centre of another shape.
+        For a center of another shape.
     """
 
     def __init__(self, space: Space, weight: Any = 1.0, center: Array | None = None) -> None:

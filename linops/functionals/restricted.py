@@ -2,7 +2,7 @@
 
 It is two maps with sharding rules, so that a plan cuts and lowers them: `terms` makes rows of the
 gradient and of the surrogate's diagonal, `form` rows of the surrogate applied to a direction. Both
-are given the subset's own rows beside the whole: some functionals need neighbours of rows only.
+are given the subset's own rows beside the whole: some functionals need neighbors of rows only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Restricted", "RestrictedForm", "RestrictedTerms", "RowMap"]
 
 
 class Restricted:
-    """A functional's gradient and surrogate rows at a subset; neighbours are read from all of x.
+    """A functional's gradient and surrogate rows at a subset; neighbors are read from all of x.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class Advection(LinearSum):
 
     Notes
     -----
-    `-(F[i+1/2] - F[i-1/2]) / h`: what leaves a cell enters its neighbour. The derivative of
+    `-(F[i+1/2] - F[i-1/2]) / h`: what leaves a cell enters its neighbor. The derivative of
     upwind fluxes at a velocity of exactly 0 is that from the right.
 
     >>> import numpy as np

@@ -99,8 +99,8 @@ class _FiniteVolume(Operator):
 
     def _stepped(self, view: View, count: int, xp: Any, time: Any) -> list[Any]:
         n = len(self._steps)
-        centre = (0,) * n
-        totals = [view(c, centre) for c in range(count)]
+        center = (0,) * n
+        totals = [view(c, center) for c in range(count)]
         for axis, h in enumerate(self._steps):
             below, above = (
                 self._flux(*self._states(view, count, axis, k, xp), axis, xp) for k in (0, 1)

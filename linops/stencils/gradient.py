@@ -50,7 +50,7 @@ class Gradient(LinearOperator):
             raise ShapeError(f"Gradient takes a space with one or more axes, got {space}")
         ends = np.array([[0, n] for n in space.shape], np.int32).reshape(space.ndim, 2)
         # planes: of the output; lead: input planes before the first of them; ends: the real
-        # range of output planes, the last of which has no forward neighbour.
+        # range of output planes, the last of which has no forward neighbor.
         names = space.axes or tuple(f"axis{i}" for i in range(space.ndim))
         component = fresh_name("component", set(names))
         axes = None if space.axes is None else (component, *names)
@@ -211,7 +211,7 @@ class Gradient(LinearOperator):
         return [a.name for a in self.rule.domain[0]].index(axis)
 
     def _differences(self, a: int) -> int:
-        """Output planes along axis `a` for which the input holds both neighbours."""
+        """Output planes along axis `a` for which the input holds both neighbors."""
         return max(min(self._planes[a], self._planes_in[a] - self._lead[a] - 1), 0)
 
     def _core(self, x: Array, a: int) -> Array:

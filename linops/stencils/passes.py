@@ -75,7 +75,7 @@ def _both(
     at: Any,
     fresh: Any,
 ) -> None:
-    """The difference below, less the one above, of `n` entries that have both neighbours."""
+    """The difference below, less the one above, of `n` entries that have both neighbors."""
     below = offset + at - stride
     above = offset + at
     for k in range(n):

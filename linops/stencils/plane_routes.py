@@ -187,7 +187,7 @@ def _filled(rows: list[list[int] | None]) -> np.ndarray:
 
 
 def _with_any_resolved(order: np.ndarray) -> np.ndarray:
-    """Places that may hold anything follow a row that agrees elsewhere, else their neighbour."""
+    """Places that may hold anything follow a row that agrees elsewhere, else their neighbor."""
     whole = [row for row in order if (row != ANY).all()]
     for row in order:
         good = np.flatnonzero(row != ANY)

@@ -29,7 +29,7 @@ _TILED = 1 << 15
 """Entries from which on a pass is worth several threads."""
 
 _PLANES = 1 << 20
-"""Bytes of neighbouring planes above which rows are done in blocks, so that they stay in cache."""
+"""Bytes of neighboring planes above which rows are done in blocks, so that they stay in cache."""
 
 
 def servable(

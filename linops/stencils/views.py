@@ -101,13 +101,13 @@ class NonlinearStencil(Operator):
     def _apply(self, x: Array) -> Array:
         frame = self._frame(slices.wide(x))
         found = self._function(lambda *offset: self._view(frame, offset))
-        return self._blanked(arrays.cast(found + 0 * self._view(frame, self._centre), x.dtype))
+        return self._blanked(arrays.cast(found + 0 * self._view(frame, self._center), x.dtype))
 
     def _jacobian(self, x: Any) -> LinearOperator:
         frame = self._frame(slices.wide(x))
         views = {tap.offset: self._view(frame, tap.offset) for tap in self.shape_of._taps}
         parts = _partials(self._function, views)
-        like = self._view(frame, self._centre)
+        like = self._view(frame, self._center)
         taps, fields = [], []
         for number, tap in enumerate(self.shape_of._taps):
             part = parts.get(tap.offset)
@@ -124,7 +124,7 @@ class NonlinearStencil(Operator):
         return slices.shifted(frame, self.shape_of._lines[0], offset)
 
     @property
-    def _centre(self) -> Offset:
+    def _center(self) -> Offset:
         return (0,) * len(self.shape_of._lines[0])
 
     def _blanked(self, y: Array) -> Array:

@@ -118,7 +118,7 @@ def check_nested_blocks(s: Subject) -> None:
 
 
 def _shares_halo(B: LinearOperator, axis: str) -> bool:
-    """Whether a part alone is free: planes of the halo may count in either neighbour's part."""
+    """Whether a part alone is free: planes of the halo may count in either neighbor's part."""
     return B.rule.relation(axis) is Relation.CONTRACTED and B.rule.halo(axis) > 0
 
 

@@ -1,6 +1,6 @@
 """A stencil's inner planes apart from those at its faces, so that an exchange may run beside them.
 
-The inner part reads planes that its device owns, and no plane of a neighbour; compilers and engines
+The inner part reads planes that its device owns, and no plane of a neighbor; compilers and engines
 that run what is independent at one time compute it while the faces are on their way. Every plane of
 the result is computed as before: the same bits.
 """
@@ -49,7 +49,7 @@ def apart(step: Compute, shares: Sequence[Share]) -> list[LinearOperator] | None
 
 
 def _cut(step: Compute) -> str | None:
-    """The axis along which a step reads neighbours' planes, if that is all it does."""
+    """The axis along which a step reads neighbors' planes, if that is all it does."""
     names = [name for name in step.cuts if name is not None]
     if isinstance(step, Loop) or len(step.cuts) != 1 or not names:
         return None

@@ -149,7 +149,7 @@ def description(program: Program, slots: Sequence[Slot | None]) -> Hashable:
 
 @dataclass(frozen=True)
 class Segment:
-    """Neighbouring planes that a window takes from one share.
+    """Neighboring planes that a window takes from one share.
 
     `owner` and `first` say which share and its first plane, `place` where they stand in the
     window, `count` how many there are.

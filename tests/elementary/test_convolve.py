@@ -140,7 +140,7 @@ def test_the_halo_is_what_the_kernel_reaches() -> None:
 
 
 @pytest.mark.parametrize("method", ["direct", "fft"])
-def test_blocks_of_a_ring_read_their_neighbours_around_it(method: str) -> None:
+def test_blocks_of_a_ring_read_their_neighbors_around_it(method: str) -> None:
     A = lo.Convolve(lo.Space(7, "float64"), np.array([1.0, 2.0, 4.0]), boundary="periodic",
                     method=method)  # fmt: skip
     x = A.domain.random(0)

@@ -80,8 +80,8 @@ def test_prox_of_a_sum_with_quadratics_however_it_is_written():
     one, square = lo.L1(SPACE), lo.Quadratic(SPACE, 0.6, TARGET)
     # sum |x| + 0.3 (x - t)^2: soft thresholding of (x + 0.6 s t) / (1 + 0.6 s).
     x, step = np.random.default_rng(2).standard_normal(SHAPE), 0.8
-    centre, factor = x + step * 0.6 * TARGET, 1 + step * 0.6
-    wanted = np.sign(centre) * np.maximum(abs(centre) - step, 0) / factor
+    center, factor = x + step * 0.6 * TARGET, 1 + step * 0.6
+    wanted = np.sign(center) * np.maximum(abs(center) - step, 0) / factor
     half = lo.Quadratic(SPACE, 1.2, TARGET)
     written = {
         "factor": one + 0.5 * half,

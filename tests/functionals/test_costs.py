@@ -36,7 +36,7 @@ def functionals(dtype: str) -> dict[str, lo.functionals.Functional]:
         gradient = lo.Gradient(space)
         found |= {
             "quadratic": lo.Quadratic(space, 0.1),
-            "centred": lo.Quadratic(space, 0.1, b),
+            "centered": lo.Quadratic(space, 0.1, b),
             "box": lo.Box(space, -9, 9),
             "scaled": 2.5 * lo.LeastSquares(space, b),
             "sum": lo.LeastSquares(space, b) + 0.5 * lo.L1(space),

@@ -134,7 +134,7 @@ def test_frames_on_a_device_are_read_once_and_go_there_once(
     cone = ConeBeam(angles, Detector((3, 5)), 10.0, 20.0)
     A = Projector(cone, Grid((4, 4, 4)), backend="portable")
     assert len(reads) <= 6
-    assert reads.count((3, 3)) <= 4  # source, centre, u, v
+    assert reads.count((3, 3)) <= 4  # source, center, u, v
     before = len(reads)
     A @ x
     staged.clear()

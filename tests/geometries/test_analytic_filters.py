@@ -81,7 +81,7 @@ def test_parker_weights_of_both_sights_of_a_line_add_to_one(
 
 
 def test_parker_weights_follow_the_detector_offset() -> None:
-    # A wrong sign of gamma passes every centred test.
+    # A wrong sign of gamma passes every centered test.
     t = np.linspace(0, np.deg2rad(260), 101)
     beam = FanBeam(t, Detector(20, 0.5, 2.0), 20, 40)
     got = ParkerWeights(beam, dtype="float64") @ np.ones((101, 20))

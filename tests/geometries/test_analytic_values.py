@@ -51,7 +51,7 @@ def test_lengths_in_another_unit_change_nothing(kind: str) -> None:
     np.testing.assert_allclose(image(2.5), image(1.0), rtol=1e-12, atol=1e-13)
 
 
-def test_two_opposite_views_need_an_isocentre() -> None:
+def test_two_opposite_views_need_an_isocenter() -> None:
     frames = FanBeam([0.0, np.pi], Detector(9), 16.0, 32.0).trajectory
     with pytest.raises(GeometryError, match="supply isocenter"):
         Gather(frames, Grid((3, 3)))
@@ -75,7 +75,7 @@ def test_moving_everything_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("degrees", [330, 350, 360])
-def test_centred_disc_in_short_and_full_scans(degrees: float) -> None:
+def test_centered_disc_in_short_and_full_scans(degrees: float) -> None:
     t = 0.1 + np.deg2rad(degrees) * np.arange(720) / 720
     beam = FanBeam(t, Detector(256, 0.1), 20, 40)
     image = fbp(scan(beam, Grid((3, 3), 0.2)), chords(beam, 4))
@@ -94,7 +94,7 @@ def test_scans_a_hair_short_of_a_turn_keep_their_amplitude(degrees: float) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("degrees", [220, 240, 300])
 @pytest.mark.parametrize("radius", [None, 40.0])
-def test_disc_off_centre_in_short_scans(degrees: float, radius: float | None) -> None:
+def test_disc_off_center_in_short_scans(degrees: float, radius: float | None) -> None:
     columns = 256 if radius is None else 257
     t = np.deg2rad(degrees) * np.arange(720) / 720
     beam = FanBeam(t, Detector(columns, 0.1, 0, radius), 20, 40)
@@ -113,7 +113,7 @@ def test_disc_off_centre_in_short_scans(degrees: float, radius: float | None) ->
 
 @pytest.mark.parametrize("size", [64, 65])
 @pytest.mark.parametrize("kind", ["parallel", "fan"])
-def test_a_centred_disc_is_symmetric(size: int, kind: str) -> None:
+def test_a_centered_disc_is_symmetric(size: int, kind: str) -> None:
     t = TURN * np.arange(90) / 90
     detector = Detector(size)
     beam: Any = ParallelBeam(t, detector) if kind == "parallel" else FanBeam(t, detector, 200, 300)
@@ -137,8 +137,8 @@ def test_value_and_place_of_a_disc(kind: str) -> None:
     assert image[r < 8].mean() == pytest.approx(1, abs=0.01)
     assert image[(r > 14) & (np.hypot(x, y) < 32)].mean() == pytest.approx(0, abs=0.01)
     near = np.where(r < 14, image, 0)
-    centre = (near * x).sum() / near.sum(), (near * y).sum() / near.sum()
-    np.testing.assert_allclose(centre, (8, -3), atol=0.05)
+    center = (near * x).sum() / near.sum(), (near * y).sum() / near.sum()
+    np.testing.assert_allclose(center, (8, -3), atol=0.05)
 
 
 @pytest.mark.parametrize("degrees", [180, 200, 270, 360, 540, 720])
@@ -209,7 +209,7 @@ def test_truncated_rows_show_the_known_rim() -> None:
 
 
 def shepp_logan(size: int) -> np.ndarray:
-    """The modified phantom, sampled at pixel centres; lengths in pixels."""
+    """The modified phantom, sampled at pixel centers; lengths in pixels."""
     y, x = np.meshgrid(*[(np.arange(size) - (size - 1) / 2) / (size / 2)] * 2, indexing="ij")
     image = np.zeros((size, size))
     for value, a, b, x0, y0, degrees in (
@@ -247,7 +247,7 @@ def test_shepp_logan_from_exact_chords(kind: str) -> None:
 
 
 @pytest.mark.parametrize("size", [15, 16])
-def test_projector_and_reconstruction_agree_about_the_centre(size: int) -> None:
+def test_projector_and_reconstruction_agree_about_the_center(size: int) -> None:
     # Impulses: the centroid of the squared image stays on the pixel, half a pixel would show.
     beam = ParallelBeam(np.pi * np.arange(180) / 180, Detector(3 * size, 0.5))
     A = Projector(beam, Grid((size, size)), precision="float64")
@@ -256,5 +256,5 @@ def test_projector_and_reconstruction_agree_about_the_centre(size: int) -> None:
         impulse[row, column] = 1
         part = fbp(A, A @ impulse)[row - 2 : row + 3, column - 2 : column + 3] ** 2
         k = np.arange(-2, 3)
-        centre = (part.sum(1) @ k, part.sum(0) @ k) / part.sum()
-        np.testing.assert_allclose(centre, 0, atol=0.02)
+        center = (part.sum(1) @ k, part.sum(0) @ k) / part.sum()
+        np.testing.assert_allclose(center, 0, atol=0.02)

@@ -1,4 +1,4 @@
-"""Grids that cover what a scan sees: counts and centres by formula, what their ends receive."""
+"""Grids that cover what a scan sees: counts and centers by formula, what their ends receive."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parallel(v0: float = 0.0) -> ParallelBeam:
         (cone(), {"axial_padding": (0, 1)}, 8, 0.25),
     ],
 )
-def test_slices_and_centre(geometry: Any, options: Any, slices: int, center: float) -> None:
+def test_slices_and_center(geometry: Any, options: Any, slices: int, center: float) -> None:
     grid = Grid.for_geometry(geometry, **options)
     assert grid.shape[0] == slices
     assert grid.center == pytest.approx((center, 0, 0), abs=1e-12)

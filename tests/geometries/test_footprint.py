@@ -141,7 +141,7 @@ def test_no_view_of_180_is_a_column_off(backend: str, precision: str) -> None:
     found = A @ image.astype(A.dtype)
     error = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     assert error.max() <= 1e-5
-    # And the reference itself: mass stays, and its centre moves along one sine.
+    # And the reference itself: mass stays, and its center moves along one sine.
     at = beam.detector.columns()
     mass = wanted.sum(1)
     np.testing.assert_allclose(mass, image.sum(), rtol=1e-10)

@@ -25,7 +25,7 @@ def normalised(parts: list[np.ndarray], parallel: bool) -> tuple[np.ndarray, ...
 
 
 @pytest.mark.parametrize(("case", "value"), [("parallel F", -8.113498009), ("fan F", -0.247236319)])
-def test_published_slopes_of_a_centre(case: str, value: float) -> None:
+def test_published_slopes_of_a_center(case: str, value: float) -> None:
     A = Projector(*SCANS[case], precision="float64")
     x, y = wave(A.domain.shape, 0), wave(A.codomain.shape, 0.31)
     N, at = A.geometry_operator(x), frames(A)
@@ -151,7 +151,7 @@ def test_every_update_is_checked() -> None:
     A = Projector(*SCANS["cone"], precision="float64")
     N, at = A.geometry_operator(wave(A.domain.shape, 0)), frames(A)
     for wrong, fault in (
-        ((at[0], at[0], *at[2:]), "source stands at the detector's centre"),
+        ((at[0], at[0], *at[2:]), "source stands at the detector's center"),
         ((*at[:2], 2 * at[2], at[3]), "unit"),
         ((np.full_like(at[0], np.nan), *at[1:]), "finite"),
     ):

@@ -11,7 +11,7 @@ from geometries import Detector, Grid
 from linops.errors import GeometryError
 
 
-def test_cells_and_columns_have_their_centres_where_the_formula_says() -> None:
+def test_cells_and_columns_have_their_centers_where_the_formula_says() -> None:
     assert Detector(4).columns().tolist() == [-1.5, -0.5, 0.5, 1.5]
     assert Detector(5).columns().tolist() == [-2, -1, 0, 1, 2]
     detector = Detector((2, 3), pitch=(2, 0.5), offset=(1, -1))

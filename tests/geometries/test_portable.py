@@ -206,7 +206,7 @@ def test_joseph_is_astras_linear_projector() -> None:
 
 
 def test_joseph_samples_a_plane_exactly() -> None:
-    # A field that is linear in x and z, sampled between cell centres, well inside the grid.
+    # A field that is linear in x and z, sampled between cell centers, well inside the grid.
     grid = Grid((20, 30, 20), (0.7, 1.1, 0.9))
     z, y, x = np.meshgrid(*(grid.coordinates(a) for a in "zyx"), indexing="ij")
     t = np.array([0.1, -0.15])

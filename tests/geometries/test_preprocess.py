@@ -51,7 +51,7 @@ def test_zero_and_negative_counts_are_repaired_and_counted() -> None:
     np.testing.assert_allclose(result.data, (-np.log(1e-4), -np.log(1e-4), 0.693147), atol=1e-6)
 
 
-def test_dead_cells_are_counted_and_filled_from_their_neighbours() -> None:
+def test_dead_cells_are_counted_and_filled_from_their_neighbors() -> None:
     counts = np.full((2, 5), 5.0)
     flats = np.array([10.0, 10.0, 0.0, 10.0, 1.0])
     darks = np.array([0.0, 0.0, 0.0, 0.0, 2.0])

@@ -59,11 +59,11 @@ GEOMETRIES = {
 }
 
 
-def disc(radius: float, centre: tuple[float, float], grid: Grid) -> np.ndarray:
+def disc(radius: float, center: tuple[float, float], grid: Grid) -> np.ndarray:
     """Fractions of the pixels that a disc covers, of 16 x 16 samples."""
     fine = Grid(tuple(16 * n for n in grid.shape), tuple(s / 16 for s in grid.spacing), grid.center)
     y, x = fine.coordinates("y")[:, None], fine.coordinates("x")
-    inside = (x - centre[0]) ** 2 + (y - centre[1]) ** 2 <= radius**2
+    inside = (x - center[0]) ** 2 + (y - center[1]) ** 2 <= radius**2
     ny, nx = grid.shape
     return np.asarray(inside.reshape(ny, 16, nx, 16).mean(axis=(1, 3)), np.float32)
 
@@ -288,13 +288,13 @@ def test_nothing_is_negative_and_nothing_jumps_from_view_to_view(model: str) -> 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_angles_are_double_until_after_the_cosine(backend: str) -> None:
     grid = Grid((24, 24))
-    off, centred = disc(5, (3, -2), grid), disc(7, (0, 0), grid)
+    off, centered = disc(5, (3, -2), grid), disc(7, (0, 0), grid)
     views = np.arange(720 if backend == "numba" else 60) * (2 * np.pi / 720)
     A = Projector(ParallelBeam(views, Detector(40, 0.9)), grid, "footprint", backend)
     np.testing.assert_allclose((A @ off).sum(axis=1) * 0.9, off.sum(), rtol=1e-5)
     for model in NAMES:
         fan = FanBeam(QUARTERS, Detector(40, 1.3), 40, 70)
-        four = Projector(fan, grid, model, backend) @ centred
+        four = Projector(fan, grid, model, backend) @ centered
         np.testing.assert_allclose(four, four[[0] * 4], atol=1e-6 * four.max())
     single = ParallelBeam(np.array([np.pi / 2], "float32"), Detector(3))
     assert (

@@ -121,22 +121,22 @@ def test_central_rays_along_axes(shape: tuple[int, ...], diverging: bool, backen
         seen[tuple(slice(None) if k == along else m for k, m in enumerate(middle))] = 0.7
         for sign in (1, -1):
             frames = along_axis(kind, dims, axis, sign)
-            centre = tuple(n // 2 for n in frames.detector.shape)
+            center = tuple(n // 2 for n in frames.detector.shape)
             for precision in ("fast", "float64"):
                 close = 3e-5 if precision == "fast" else 2e-11
                 A = Projector(frames, Grid(shape, 0.7), backend=backend, precision=precision)
                 x = np.full(shape, 1.25, A.dtype)
                 wanted = pytest.approx(shape[along] * 0.7 * 1.25, rel=close)
-                assert (A @ x)[0][centre] == wanted
+                assert (A @ x)[0][center] == wanted
                 name = "zyx"[3 - dims + along]
                 cuts = range(0, shape[along], 2)
                 parts = [(k, min(k + 2, shape[along])) for k in cuts]
                 tiles = [
                     A.block(name, i, j) @ np.take(x, range(i, j), axis=along) for i, j in parts
                 ]
-                assert sum(tiles)[0][centre] == wanted
+                assert sum(tiles)[0][center] == wanted
                 y = np.zeros(A.codomain.shape, A.dtype)
-                y[0][centre] = 1
+                y[0][center] = 1
                 np.testing.assert_allclose(A.H @ y, seen, rtol=close, atol=0)
 
 
@@ -145,8 +145,8 @@ def test_central_rays_along_axes(shape: tuple[int, ...], diverging: bool, backen
 def test_an_oblique_exit_through_two_faces(precision: str, backend: str) -> None:
     t = 0.37123456789123
     e, u = (np.cos(t), np.sin(t)), (-np.sin(t), np.cos(t))
-    centre = (0.137123456789, -0.239234567891)
-    frames = Trajectory("parallel", [e], [centre], [u], None, Detector(1))
+    center = (0.137123456789, -0.239234567891)
+    frames = Trajectory("parallel", [e], [center], [u], None, Detector(1))
     A = Projector(frames, Grid((3, 5), (0.73, 0.61)), backend=backend, precision=precision)
     found = (A @ np.ones((3, 5), A.dtype)).item()
     assert found == pytest.approx(3.272952909339534, rel=tolerance(precision))

@@ -114,7 +114,7 @@ def cell_matrix(scan):
 
 
 def random_scans():
-    """Small scans of both kinds with uneven spacing, off centre, ends inside the grid too."""
+    """Small scans of both kinds with uneven spacing, off center, ends inside the grid too."""
     grid = {"grid_shape": (5, 6, 7), "spacing": (0.5, 2.0, 1.5), "center": (0.3, -0.7, 0.4)}
     angles = (0.3, 1.9, 4.0)
     return {

@@ -81,7 +81,7 @@ class Halved(lo.LinearOperator):
 
 
 class Local(lo.LinearOperator):
-    """Neighbours two planes away, to one side: an asymmetric stencil with the default blocks."""
+    """Neighbors two planes away, to one side: an asymmetric stencil with the default blocks."""
 
     batched = True
 

@@ -46,7 +46,7 @@ class Folded(lo.LinearOperator):
 
 
 class Smoothed(lo.LinearOperator):
-    """Each plane and its neighbours, fewer at the ends; a halo of one plane."""
+    """Each plane and its neighbors, fewer at the ends; a halo of one plane."""
 
     blockwise = True
 

@@ -92,7 +92,7 @@ def test_building_is_linear_in_the_number_of_terms(combine: Any) -> None:
     assert calls(lambda: functools.reduce(combine, many)) <= 4.3 * short
 
 
-def test_neighbours_are_rewritten_where_two_chains_meet() -> None:
+def test_neighbors_are_rewritten_where_two_chains_meet() -> None:
     wide, narrow = lo.Space(6, "float64"), lo.Space(6, "float32")
     A = lo.from_functions(np.negative, np.negative, domain=narrow)
     widened = lo.Cast(narrow, wide) @ A

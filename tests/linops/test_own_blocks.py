@@ -16,15 +16,15 @@ SPACE = lo.Space((7, 5), "float64", axes=("z", "x"))
 RNG = np.random.default_rng(0)
 
 
-def neighbours(x: Any) -> Any:
-    """Differences with both neighbours, unlike on either side; the ends are repeated."""
+def neighbors(x: Any) -> Any:
+    """Differences with both neighbors, unlike on either side; the ends are repeated."""
     xp = namespace(x)
     above = xp.concat([x[1:, ...], x[-1:, ...]], axis=0)
     below = xp.concat([x[:1, ...], x[:-1, ...]], axis=0)
     return 7 * x - above - 3 * below
 
 
-def neighbours_adjoint(y: Any) -> Any:
+def neighbors_adjoint(y: Any) -> Any:
     xp = namespace(y)
     none = xp.zeros_like(y)
     above = xp.concat([y[1:, ...], none[:1, ...]], axis=0)
@@ -58,12 +58,12 @@ class Pointwise(lo.Operator):
 
 
 class Smoothed(Pointwise):
-    """The logarithm of weighted neighbours, by plane; `~1*` around the ring."""
+    """The logarithm of weighted neighbors, by plane; `~1*` around the ring."""
 
     def __init__(self, space: lo.Space, ring: bool) -> None:
         super().__init__(space, f"z~1{'*' if ring else ''} x -> z x")
         self.linear_part = lo.from_functions(
-            *((around, around_adjoint) if ring else (neighbours, neighbours_adjoint)),
+            *((around, around_adjoint) if ring else (neighbors, neighbors_adjoint)),
             domain=space,
         )
 
@@ -98,7 +98,7 @@ def test_functions_of_any_extent_see_their_planes_and_the_halo(ring: bool) -> No
 
         return run
 
-    pair = (around, around_adjoint) if ring else (neighbours, neighbours_adjoint)
+    pair = (around, around_adjoint) if ring else (neighbors, neighbors_adjoint)
     rule = f"z~1{'*' if ring else ''} x -> z x"
     A = lo.from_functions(*map(watched, pair), domain=SPACE, rule=rule, blockwise=True)
     check_operator(A)
@@ -118,7 +118,7 @@ def test_functions_of_any_extent_see_their_planes_and_the_halo(ring: bool) -> No
 @pytest.mark.parametrize("ring", [False, True])
 @pytest.mark.parametrize("linear", [False, True])
 def test_derived_operators_have_blocks_of_any_extent(ring: bool, linear: bool, x64: None) -> None:
-    base = around if ring else neighbours
+    base = around if ring else neighbors
     seen: list[int] = []
 
     def run(x: Any) -> Any:
@@ -271,7 +271,7 @@ def test_padding_beyond_a_ring_is_never_read() -> None:
 
 def test_a_ring_and_a_line_do_not_split_together() -> None:
     ring = lo.from_functions(around, around_adjoint, domain=SPACE, rule="z~1* x -> z x")
-    line = lo.from_functions(neighbours, neighbours_adjoint, domain=SPACE, rule="z~1 x -> z x")
+    line = lo.from_functions(neighbors, neighbors_adjoint, domain=SPACE, rule="z~1 x -> z x")
     total = ring + line
     assert str(total.rule) == "z! x -> z! x"
     with pytest.raises(ShapeError, match="must not be split"):

@@ -122,7 +122,7 @@ def test_one_jitted_function_serves_plans_on_two_meshes_in_turn() -> None:
 def test_every_plane_of_every_hop_arrives(
     size: int, reach: int, boundary: str, executor: str
 ) -> None:
-    """Several planes are due from the second neighbour too; no two of the weights are equal."""
+    """Several planes are due from the second neighbor too; no two of the weights are equal."""
     weights = 1.0 + np.arange(2.0 * reach + 1) ** 2
     space = lo.Space((size, 2), "float64", ("z", "x"))
     A = lo.Convolve(space, weights[:, None], boundary=boundary)

@@ -143,7 +143,7 @@ def test_devices_with_nothing_to_do_are_left_out() -> None:
 
 
 def test_the_bytes_of_a_halo() -> None:
-    # 8 (n - 1) ny nx for a float32 axis with one neighbouring plane
+    # 8 (n - 1) ny nx for a float32 axis with one neighboring plane
     space = lo.Space((64, 256, 256), "float32", ("z", "y", "x"))
     p = plan(lo.Gradient(space), devices=Described.several(4), partition="z")
     (halo,) = [s for s in p.forward.steps if s.kind == "Halo"]

@@ -116,7 +116,7 @@ def test_no_two_states_cut_one_array_axis(drawn) -> None:
         assert not any(isinstance(s, (Partial, Windowed)) for s in program.values[k].states)
 
 
-def test_neighbours_fuse() -> None:
+def test_neighbors_fuse() -> None:
     writer = Writer((4,))
     k = writer.value(Value(SPACE, (Sharded(0),)))
     k2 = writer.to(writer.to(k, (PARTIAL,)), (REPLICATED,))
