@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from geometries.detector import Detector
-from geometries.suspicions import warn_of_degrees, warn_of_near_detectors
+from geometries.input_warnings import warn_of_degrees, warn_of_near_detectors
 from geometries.trajectory import Trajectory, chosen_views, view_index
 from linops import arrays, tracing
 from linops.arrays import Array

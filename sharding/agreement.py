@@ -1,4 +1,4 @@
-"""What ranks settle before they exchange anything: all of them go on, or all of them raise.
+"""What ranks agree on before they exchange anything: all of them go on, or all of them raise.
 
 One small gather of fixed size carries a flag and a digest from every rank. A rank that must raise
 says so and raises; the others raise with its message; ranks that want different things all raise.
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from linops.errors import PlacementError
 from sharding.devices import device_of, world
 
-__all__ = ["WORDS", "gather_rows", "made_together", "posted", "refuse", "settle", "waiting"]
+__all__ = ["WORDS", "agree_or_raise", "gather_rows", "made_together", "posted", "refuse", "waiting"]
 
 T = TypeVar("T")
 Words = tuple[int, ...]
@@ -28,7 +28,7 @@ _MESSAGE = 480
 _PATIENCE = 2.0  # seconds, for those who waited to say so
 
 
-def settle(text: str, error: Exception | None = None, words: Words = ()) -> list[Words]:
+def agree_or_raise(text: str, error: Exception | None = None, words: Words = ()) -> list[Words]:
     """Go on where all ranks say the same `text` and none has an error.
 
     Parameters
@@ -77,7 +77,7 @@ def refuse(error: Exception) -> None:
         return
     error._told_ranks = True  # type: ignore[attr-defined]
     try:
-        settle("", error)
+        agree_or_raise("", error)
     except Exception as other:
         if other is not error:
             raise
@@ -90,7 +90,7 @@ def made_together(make: Callable[[], T], describe: Callable[[T], str]) -> T:
     except Exception as error:
         refuse(error)
         raise
-    settle(describe(made))
+    agree_or_raise(describe(made))
     return made
 
 

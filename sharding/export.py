@@ -39,7 +39,7 @@ def shares(placement: Placement, x: Array) -> Iterator[tuple[Place, np.ndarray]]
 
 
 def _of_rank(placement: Placement, x: Any) -> Iterator[tuple[Place, Any]]:
-    # Ranks stand above placements, which know devices by their homes alone.
+    # Ranks stand above placements, which know devices by their back ends alone.
     ranks = import_module("sharding.ranks").ranks_of(placement.mesh)
     if not any(at for at, axis in zip(ranks.at, placement.axes, strict=True) if axis is None):
         yield _place(placement, tuple(x.shape), ranks.position), x.detach().to_local()

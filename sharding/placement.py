@@ -2,7 +2,7 @@
 
 It names devices, the axis that is cut, and its real and padded size; it puts arrays there, takes
 them back, and makes zeros and masks in place. What putting means for worker threads, JAX devices
-and ranks is in `sharding/homes/`; nobody else moves an array to a device.
+and ranks is in `sharding/array_backends/`; nobody else moves an array to a device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linops import arrays
 from linops.arguments import describe
 from linops.arrays import Array
 from linops.errors import PlacementError
-from sharding.homes import DeviceHome, forbid, home_of, refuse, taken
+from sharding.array_backends import ArrayBackend, backend_of, forbid, refuse, taken
 from sharding.mesh import Mesh
 
 __all__ = ["Placement"]
@@ -217,7 +217,7 @@ class Placement:
         PlacementError
             Where the axis has another length.
         """
-        own = getattr(self.home, "own", None)
+        own = getattr(self.backend, "own", None)
         return self.adopt(x) if own is None else own(self, x, self.adopt(x))
 
     def adopt(self, x: Array) -> Array:
@@ -233,9 +233,9 @@ class Placement:
             forbid(self, x)
             self.check(x)
         except PlacementError as error:
-            refuse(self.home, error)
+            refuse(self.backend, error)
             raise
-        return self.home.put(self, x)
+        return self.backend.put(self, x)
 
     def gather(self, x: Array) -> Array:
         """The array of the real shape, on one device; `gather(put(x))` is x, bit for bit.
@@ -245,7 +245,7 @@ class Placement:
         PlacementError
             For an array that lies elsewhere, unless it is plain and of the real shape.
         """
-        return self.home.gather(self, x)
+        return self.backend.gather(self, x)
 
     def shares(self, x: Array) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
         """The shares of `x` one by one, on the host: an export gathers nothing.
@@ -262,11 +262,11 @@ class Placement:
 
     def holds(self, x: Array) -> bool:
         """Whether `x` lives here: a fact of the array, never a guess from its length."""
-        return self.home.holds(self, x)
+        return self.backend.holds(self, x)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = "float32", like: Any = None) -> Array:
         """Zeros of a real shape, made share by share on the devices."""
-        return self.home.full(self, tuple(shape), np.dtype(dtype), 0, like)
+        return self.backend.full(self, tuple(shape), np.dtype(dtype), 0, like)
 
     def full(
         self, value: Any, shape: tuple[int, ...] | None = None, dtype: Any = "float32"
@@ -275,21 +275,21 @@ class Placement:
 
         Without `shape` the array has the axes up to the cut ones, all others of length 1.
         """
-        return self.home.full(self, self._shape(shape), np.dtype(dtype), value, None)
+        return self.backend.full(self, self._shape(shape), np.dtype(dtype), value, None)
 
     def mask(self, ndim: int | None = None) -> Array:
         """Booleans, true at real entries, that broadcast against arrays of `ndim` axes."""
-        return self.home.mask(self, ndim or self._least)
+        return self.backend.mask(self, ndim or self._least)
 
     @property
     def sharding(self) -> Any:
         """The devices' own word for it: a NamedSharding, DTensor placements, or None."""
-        return self.home.sharding(self, self.ndim or self._least)
+        return self.backend.sharding(self, self.ndim or self._least)
 
     @cached_property
-    def home(self) -> DeviceHome:
+    def backend(self) -> ArrayBackend:
         """How this kind of devices takes and gives arrays."""
-        return home_of(self.devices[0])
+        return backend_of(self.devices[0])
 
     def check(self, x: Array) -> None:
         """Raise unless the cut axes of `x` have their real sizes."""

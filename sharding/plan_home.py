@@ -19,7 +19,7 @@ from linops.home import Home
 from linops.operator import Operator
 from linops.space import AnySpace, ProductSpace, Space
 from linops.structure import structure
-from sharding.homes import forbid, refuse
+from sharding.array_backends import forbid, refuse
 from sharding.placement import Placement
 from sharding.plans import Plan, states_of
 from sharding.states import Sharded, States
@@ -37,7 +37,7 @@ class PlanHome(Home):
     @property
     def apart(self) -> bool:  # type: ignore[override]
         """Whether the devices have arrays of their own."""
-        return self.placement.home.apart
+        return self.placement.backend.apart
 
     @property
     def reduction(self) -> Any:  # type: ignore[override]
@@ -70,13 +70,13 @@ class PlanHome(Home):
         """`x`, within a trace held to its placement."""
         if not arrays.is_traced(x):
             return x
-        from sharding.homes.jax_devices import HOME
+        from sharding.array_backends.jax_devices import BACKEND
 
-        return HOME.pinned(self.placement, x)
+        return BACKEND.pinned(self.placement, x)
 
     def full(self, shape: tuple[int, ...], dtype: Any, value: int, like: Any) -> Array:
         """Zeros or ones in the real entries, made on the devices."""
-        return self.placement.home.full(self.placement, shape, dtype, value, like)
+        return self.placement.backend.full(self.placement, shape, dtype, value, like)
 
     def check(self, x: Any, space: Space, owner: str) -> None:
         """Raise unless `x` is an element, on the devices or plain."""
@@ -93,12 +93,12 @@ class PlanHome(Home):
 
     def refuse(self, error: Exception) -> None:
         """Where this process raises, the others raise too."""
-        refuse(self.placement.home, error)
+        refuse(self.placement.backend, error)
 
     def dots(self, terms: Sequence[tuple[Space, Array, Array]], host: bool) -> list[Any]:
         """Inner products over all devices."""
         placed = [(space.home.placement, a, b, space.ndim) for space, a, b in terms]
-        return self.placement.home.dots(placed, host, self.plan.deterministic)
+        return self.placement.backend.dots(placed, host, self.plan.deterministic)
 
     def lower(self, operator: Operator, space: Any) -> Operator:
         """`operator` on this placement; results that have all axes of arguments lie beside them."""
@@ -127,7 +127,7 @@ class PlanHome(Home):
         """`function` as one jitted program on these devices, for `shard_map`."""
         if self.plan.executor != "shard_map":
             return None
-        from sharding.homes.jax_turns import compiled
+        from sharding.array_backends.device_locks import compiled
         from sharding.memory import explained
 
         return explained(self.plan)(compiled(self.placement.devices, function, donated))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linops.errors import PlacementError
-from sharding.homes.jax_devices import distrust, jax_mesh, send
+from sharding.array_backends.jax_devices import distrust, jax_mesh, send
 from sharding.mesh import Mesh
 
 __all__ = ["Verdict", "probe", "store", "verdict"]

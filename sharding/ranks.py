@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from linops.arrays import Array
 from linops.errors import PlacementError
 from sharding import agreement, signature
+from sharding.async_exchange import Journey, landed, streamed
 from sharding.devices import host_memory, world
 from sharding.mesh import Mesh, groups
-from sharding.rank_flights import Journey, landed, streamed
 from sharding.states import Windowed, real_range, share_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def planned_together(make: Callable[[float | None], Plan], options: str) -> Plan
         What was asked for, to be equal on all ranks.
     """
     free = host_memory(world())
-    words = agreement.settle(f"plan with {options}", None, (int(free or -1),))
+    words = agreement.agree_or_raise(f"plan with {options}", None, (int(free or -1),))
     known = [float(word) for (word,) in words if word >= 0]
     limit = min(known) if len(known) == len(words) else None
 

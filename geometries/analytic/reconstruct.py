@@ -28,7 +28,7 @@ from geometries.analytic.weights import (
     fan_angles,
     projection_space,
 )
-from geometries.suspicions import warn_caller
+from geometries.input_warnings import warn_caller
 from linops import numeric
 from linops.elementary.diagonal import Diagonal
 from linops.elementary.plane_windows import PlaneWindow

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from geometries.suspicions import warn_caller
+from geometries.input_warnings import warn_caller
 
 __all__ = [
     "missing_columns",

@@ -23,12 +23,12 @@ from geometries.analytic.weights import AngularWeights, projection_space
 from geometries.beams import Beam, FanBeam, ParallelBeam, as_angles
 from geometries.detector import Detector
 from geometries.grid import Grid
+from geometries.input_warnings import warn_caller
 from geometries.scans.center_of_fan import (
     conjugate_mismatch,
     fan_of_orbit,
     with_axis_at,
 )
-from geometries.suspicions import warn_caller
 from linops import arrays, numeric
 from linops.arrays import Array
 from linops.errors import GeometryError, ShapeError

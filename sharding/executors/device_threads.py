@@ -2,9 +2,9 @@
 
 Shares are read in place and results joined without a copy. A worker runs its device's blocks and
 asks the devices that own them for the planes that it needs, piece by piece, through the one door of
-`sharding/homes/jax_devices.py`; sums are formed in the order of the devices. Dispatch stays
-asynchronous. Under a trace of JAX there are no shards to hand out: the same plan then runs as one
-compiled program (`sharding/executors/shard_map.py`).
+`sharding/array_backends/jax_devices.py`; sums are formed in the order of the devices. Dispatch
+stays asynchronous. Under a trace of JAX there are no shards to hand out: the same plan then runs as
+one compiled program (`sharding/executors/shard_map.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from linops.arrays import Array
 from linops.compiled import pool
 from linops.errors import PlacementError
 from linops.transforms.pytree import unpack
+from sharding.array_backends.jax_devices import joined, named_sharding, pieces, send
 from sharding.banding import exchanged_bands
 from sharding.executors import shard_map
 from sharding.executors.exchanged_loop import exchanges
 from sharding.executors.padded import PaddedBlocks, Slot, segments
 from sharding.executors.shard_map import applied
-from sharding.homes.jax_devices import joined, named_sharding, pieces, send
 from sharding.mesh import groups
 from sharding.program import Program
 from sharding.states import Replicated, Sharded, Windowed, real_range, share_of

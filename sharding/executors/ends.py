@@ -7,7 +7,7 @@ from typing import Any
 from linops.arrays import Array
 from linops.errors import PlacementError
 from linops.space import Space
-from sharding.homes.jax_devices import named_sharding
+from sharding.array_backends.jax_devices import named_sharding
 from sharding.mesh import Mesh
 from sharding.states import Partial, Sharded, Windowed
 from sharding.steps import Value

@@ -20,8 +20,8 @@ from linops.linear_operator import LinearOperator
 from linops.space import AnySpace, ProductSpace
 from linops.transforms.torch_function import recording
 from sharding.executors.blocks import Blocks
+from sharding.executors.counters import Counters
 from sharding.executors.spread import Spread, for_torch
-from sharding.executors.tally import Tally
 from sharding.executors.views import (
     added,
     along,
@@ -84,7 +84,7 @@ def run(
     machine = _Interpreter(program, blocks, spread, points, inputs)
     made = machine.run(inputs)
     if count is not None:
-        count(machine.tally.total())
+        count(machine.counters.total())
     return made
 
 
@@ -117,7 +117,7 @@ class _Interpreter:
         first = program.values[program.inputs[0]].space
         self.batch = tuple(inputs[0].shape)[: inputs[0].ndim - first.ndim]
         self.held: dict[int, _HeldValue] = {}
-        self.tally = Tally(program, self.batch)
+        self.counters = Counters(program, self.batch)
         self.left = list(program.readers)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -142,7 +142,7 @@ class _Interpreter:
     def _cut(self, k: int, x: Array) -> _HeldValue:
         """Views of a whole array, one a device."""
         value = self.value(k)
-        self.tally.cut(k)
+        self.counters.cut(k)
         return _HeldValue([view(x, value, place) for place in self.program.places[k]], x)
 
     def _whole(self, k: int) -> Array:
@@ -191,7 +191,7 @@ class _Interpreter:
             made = self._apply(step, block, parts, device)
             for j, (part, value, whole) in enumerate(zip(made, values, wholes, strict=True)):
                 if whole is not None:
-                    self.tally.copied(part)
+                    self.counters.copied(part)
                 if whole is not None and mutable[j]:
                     place = self.program.places[step.outputs[j]][device]
                     view(whole, value, place)[...] = part
@@ -229,7 +229,7 @@ class _Interpreter:
     ) -> tuple[Array, ...]:
         source: AnySpace = block.codomain if step.adjoint else block.domain
         x = tuple(parts) if isinstance(source, ProductSpace) else parts[0]
-        self.tally.applied(step, self.blocks.parts(step, device), parts)
+        self.counters.applied(step, self.blocks.parts(step, device), parts)
         if self.points is not None and not isinstance(block, LinearOperator):
             self.points[step.number, device] = x
         try:
@@ -251,7 +251,7 @@ class _Interpreter:
         parts = [self.held[k] for k in step.inputs]
         if side_by_side(value.states) or all(p.whole is not None for p in parts):
             first, *others = wholes = [self._whole(k) for k in step.inputs]
-            self.tally.reduced(wholes)
+            self.counters.reduced(wholes)
             for other in others:
                 first = first + other
             self.held[out] = self._cut(out, first)
@@ -259,7 +259,7 @@ class _Interpreter:
         sums: list[Array | None] = []
         for column in zip(*(p.pieces for p in parts), strict=True):
             there = [piece for piece in column if piece is not None]
-            self.tally.reduced(there)
+            self.counters.reduced(there)
             total = there[0] if there else None
             for piece in there[1:]:
                 total = total + piece
@@ -280,11 +280,11 @@ class _Interpreter:
                 continue
             local = self._line(before, line, step.mesh_axis, there)
             if isinstance(before.states[step.mesh_axis], Sharded):
-                self.tally.copied(local)
+                self.counters.copied(local)
             for i, d in enumerate(line):
                 pieces[d] = along(local, after, step.mesh_axis, i, self.mesh)
                 if wrapped(self.program.places[out][d], after):
-                    self.tally.copied(pieces[d])
+                    self.counters.copied(pieces[d])
         return _HeldValue(pieces)
 
     def _line(
@@ -322,7 +322,7 @@ class _Interpreter:
                     assert isinstance(state, (Sharded, Windowed))
                     shape = [hi - lo for lo, hi in after.real(self.mesh, self.coordinates[d])]
                     wide = arrays.zeros((*self.batch, *shape), after.space.dtype, self.like)
-                    self.tally.copied(piece)
+                    self.counters.copied(piece)
                     pieces[d] = spread_out(wide, piece, before, m, i, self.mesh)
         return _HeldValue(pieces)
 
@@ -350,7 +350,7 @@ class _Interpreter:
             parts = [p for p in (source.pieces[other] for other in line) if p is not None]
             if cut:
                 parts = [along(part, after, m, i, self.mesh) for part in parts]
-            self.tally.reduced(parts)
+            self.counters.reduced(parts)
             if whole is not None and in_place:
                 mine = view(whole, after, self.program.places[out][d])
                 mine[...] = parts[0] if parts else 0
@@ -404,7 +404,7 @@ class _Interpreter:
                 lo, hi = window.planes(i, n)
                 for begin, end, shift in overlaps(lo, hi, first, last, n, window.periodic):
                     part = arrays.narrow(piece, axis, begin - lo, end - lo)
-                    self.tally.reduced([part])
+                    self.counters.reduced([part])
                     total = added(total, part, axis, begin + shift - first)
             pieces[d] = total
 

@@ -21,12 +21,12 @@ from linops.linear_operator import LinearOperator
 from linops.operator import Operator
 from linops.structure import Skeleton, skeleton
 from linops.transforms.pytree import pack
+from sharding.array_backends.jax_devices import named_sharding, send, stacked
 from sharding.banding import banded
 from sharding.executors import overlap
 from sharding.executors.band_loop import loops_of
 from sharding.executors.exchanged_loop import Exchange, exchanged_loops
 from sharding.executors.share import Share
-from sharding.homes.jax_devices import named_sharding, send, stacked
 from sharding.machine import Machine
 from sharding.mesh import Mesh
 from sharding.program import Program

@@ -6,8 +6,8 @@ Under JAX's transformations a linear program is one primitive with the plan's ow
 the plan's shardings on both sides; nothing differentiates through its collectives. Programs are
 shared by structure: new values compile nothing.
 
-Where arrays live is said in `sharding/homes/jax_devices.py`, what blocks and halos look like in
-`sharding/executors/padded.py`.
+Where arrays live is said in `sharding/array_backends/jax_devices.py`, what blocks and halos look
+like in `sharding/executors/padded.py`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from linops.linear_operator import LinearOperator
 from linops.space import ProductSpace
 from linops.transforms import jax_primitive
 from linops.transforms.pytree import unpack
+from sharding.array_backends.device_locks import together
+from sharding.array_backends.jax_devices import constrained, named_sharding, on_shards, stacked
 from sharding.banding import exchanged_bands
 from sharding.executors import collectives
 from sharding.executors.account import account_of, admit
 from sharding.executors.ends import End
 from sharding.executors.exchanged_loop import exchanges
 from sharding.executors.padded import PaddedBlocks, Slot, description
-from sharding.homes.jax_devices import constrained, named_sharding, on_shards, stacked
-from sharding.homes.jax_turns import together
 from sharding.memory import Account
 from sharding.mesh import Mesh
 from sharding.program import Program

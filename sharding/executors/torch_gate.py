@@ -1,4 +1,4 @@
-"""Where ranks settle in the middle of what torch records: at the ends of every backward pass.
+"""Where ranks agree in the middle of what torch records: at the ends of every backward pass.
 
 A derivative runs later than the call that recorded it, and exchanges as that call did. So what a
 rank's block raises there is kept, the rank goes on with zeros, and at the next gate all raise.
@@ -32,13 +32,13 @@ class Gate:
         self.text = text
         self.error: Exception | None = None
 
-    def settle(self, what: str = "") -> None:
+    def agree_or_raise(self, what: str = "") -> None:
         """Go on where no rank has an error; else all raise."""
         error, self.error = self.error, None
-        agreement.settle(what + self.text, error)
+        agreement.agree_or_raise(what + self.text, error)
 
     def through(self, x: Any) -> Any:
-        """`x`; whatever derivative passes by it later settles first."""
+        """`x`; whatever derivative passes by it later agrees first."""
         if not recording(x):
             return x
         entered = False
@@ -46,7 +46,7 @@ class Gate:
         def passing(v: Any) -> Any:
             nonlocal entered
             if entered:
-                self.settle("derivative of ")
+                self.agree_or_raise("derivative of ")
             entered = True
             return v.view_as(v)
 

@@ -128,7 +128,7 @@ class RankRun:
             return None, entered
 
     def _total(self, x: Array) -> Array:
-        self.gate.settle()
+        self.gate.agree_or_raise()
         return self.engine.ranks.total(x)
 
     def _made(self, step: Compute, block: Any, parts: list[Array]) -> tuple[Array, ...]:

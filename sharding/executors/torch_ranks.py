@@ -24,11 +24,11 @@ from linops.memory import free_beside
 from linops.structure import leaves
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement, memory
+from sharding.array_backends.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.executors.blocks import Blocks
 from sharding.executors.torch_gate import Gate
 from sharding.executors.torch_local import LocalOperator
 from sharding.executors.torch_machine import RankRun, batch_of, entry
-from sharding.homes.torch_ranks import opened, over_copies, refuse_transform, wrapped
 from sharding.placement import Placement
 from sharding.program import Program
 from sharding.rank_movements import recorded_move
@@ -120,10 +120,10 @@ class RankEngine:
         # A rank that fails to allocate later would leave the others in an exchange.
         needed = self._allocates(program, batch_of(local[0], program.values[program.inputs[0]]))
         free = free_beside(local[0]) if needed >= memory.SMALL else None
-        agreement.settle(text, memory.shortage(needed, free, f"rank {self.ranks.position}"))
+        agreement.agree_or_raise(text, memory.shortage(needed, free, f"rank {self.ranks.position}"))
         gate = Gate(text)
         made = RankRun(self, program, gate, points).run([gate.through(x) for x in local])
-        gate.settle()
+        gate.agree_or_raise()
         return [gate.through(y) for y in made]
 
     def _moved(self, x: Array, count: int, source: State, target: State) -> Array:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from linops.arrays import Array
 from linops.space import Space
 from linops.transforms.torch_function import apply_pair, recording
+from sharding.async_exchange import Journey, ahead, streamed
 from sharding.executors.torch_zeros import zeros
-from sharding.rank_flights import Journey, ahead, streamed
 from sharding.states import Sharded, State, dual, real_range
 from sharding.tiling import Pair
 

@@ -32,7 +32,7 @@ from rank_checks.register import projector, raises
 import linops as lo
 from linops.errors import PlacementError
 from sharding import plan
-from sharding.agreement import settle
+from sharding.agreement import agree_or_raise
 
 LIMIT = 300.0
 SECONDS = 60.0  # the limit of a group
@@ -126,11 +126,11 @@ def _latecomer(rank: int, world: int, folder: Path) -> str:
     try:
         dist.destroy_process_group()
         _start(rank, world, folder / "late", seconds=3)
-        settle("all here")
+        agree_or_raise("all here")
         if rank == 1:
             time.sleep(5)
         else:
-            raises(PlacementError, "[1] did not come", lambda: settle("one is missing"))
+            raises(PlacementError, "[1] did not come", lambda: agree_or_raise("one is missing"))
     except (Exception, pytest.fail.Exception):
         return traceback.format_exc()
     return ""

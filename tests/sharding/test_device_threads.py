@@ -17,7 +17,7 @@ import linops as lo
 from linops import functionals as fn
 from linops.testing import dot_test
 from sharding import plan
-from sharding.homes import jax_devices
+from sharding.array_backends import jax_devices
 from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import linops as lo
+from sharding.array_backends.jax_devices import jax_mesh
 from sharding.executors import collectives
 from sharding.executors.padded import window_cells
-from sharding.homes.jax_devices import jax_mesh
 from sharding.mesh import Mesh
 from sharding.states import PARTIAL, REPLICATED, Sharded, State, Windowed, dual, real_range
 from sharding.steps import Value

@@ -15,9 +15,9 @@ import pytest
 import geometries as ct
 import linops as lo
 from sharding import memory, plan
+from sharding.array_backends.device_locks import together
+from sharding.array_backends.jax_devices import pieces
 from sharding.executors import account, device_threads
-from sharding.homes.jax_devices import pieces
-from sharding.homes.jax_turns import together
 from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")

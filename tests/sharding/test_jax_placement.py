@@ -14,7 +14,7 @@ import sharding
 from linops import arrays
 from linops.errors import DTypeError, PlacementError, ShapeError
 from sharding import Mesh, Placement, environment, plan, probe
-from sharding.homes import jax_devices
+from sharding.array_backends import jax_devices
 from sharding.states import Sharded
 
 jax = pytest.importorskip("jax")
@@ -169,8 +169,12 @@ def test_one_door() -> None:
         if re.search(r"\bdevice_put\b", path.read_text())
     }
     # The probe tries replication itself, which the door never does.
-    assert found <= {"sharding/homes/jax_devices.py", "sharding/probe.py", "linops/arrays.py"}
-    assert "sharding/homes/jax_devices.py" in found
+    assert found <= {
+        "sharding/array_backends/jax_devices.py",
+        "sharding/probe.py",
+        "linops/arrays.py",
+    }
+    assert "sharding/array_backends/jax_devices.py" in found
 
 
 # --- the probe -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from geometries import Projector
 from linops import functionals as fn
 from linops import stencils
 from rank_checks.register import assert_close, check, grids, line_space, plan, projector, put
-from sharding.homes.torch_ranks import RankMemory
+from sharding.array_backends.torch_ranks import RankMemory
 from sharding.states import real_range
 from sharding.testing import check_placement
 

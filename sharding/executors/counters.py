@@ -16,10 +16,10 @@ from sharding.states import Windowed
 from sharding.steps import Compute
 from sharding.traffic import Traffic, read_by, wrapped
 
-__all__ = ["Tally"]
+__all__ = ["Counters"]
 
 
-class Tally:
+class Counters:
     """The counts of one run of a program.
 
     Parameters

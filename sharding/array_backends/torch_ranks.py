@@ -23,10 +23,10 @@ from sharding.ranks import Ranks, ranks_of
 from sharding.states import PARTIAL, REPLICATED, Sharded, State
 
 if TYPE_CHECKING:
-    from sharding.homes import Term
+    from sharding.array_backends import Term
     from sharding.placement import Placement
 
-__all__ = ["HOME", "RankMemory", "opened", "wrapped"]
+__all__ = ["BACKEND", "RankMemory", "opened", "wrapped"]
 
 
 class RankMemory:
@@ -43,7 +43,7 @@ class RankMemory:
             except PlacementError as error:
                 agreement.refuse(error)
                 raise
-        agreement.settle(f"put {tuple(x.shape)} {x.dtype} on {placement}")
+        agreement.agree_or_raise(f"put {tuple(x.shape)} {x.dtype} on {placement}")
         if recording(x):
             refuse_transform(x)
             return apply_pair(
@@ -115,7 +115,7 @@ class RankMemory:
 
     def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         """Several inner products, by one exchange where they can."""
-        from sharding.homes.torch_reductions import dots
+        from sharding.array_backends.torch_reductions import dots
 
         return dots([(p, p.adopt(a), p.adopt(b), ndim) for p, a, b, ndim in terms], host, ordered)
 
@@ -149,7 +149,7 @@ def opened(placement: Placement, ranks: Ranks, x: Any) -> Any:
 
 def wrapped(placement: Placement, ranks: Ranks, local: Any, shape: tuple[int, ...]) -> Any:
     """The DTensor of a real shape of which this rank has `local`; no derivatives."""
-    return _dtensor(ranks, local, HOME.sharding(placement, len(shape)), shape)
+    return _dtensor(ranks, local, BACKEND.sharding(placement, len(shape)), shape)
 
 
 def _dtensor(ranks: Ranks, local: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
@@ -220,7 +220,7 @@ def _joined(placement: Placement, ranks: Ranks, x: Any) -> Any:
 def _redistributed(placement: Placement, ranks: Ranks, x: Any) -> Any:
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, wanted = x.device_mesh, HOME.sharding(placement, x.ndim)
+    mesh, wanted = x.device_mesh, BACKEND.sharding(placement, x.ndim)
     if mesh != ranks.device_mesh:
         theirs, ours = mesh.mesh, ranks.device_mesh.mesh
         if tuple(theirs.shape) != tuple(ours.shape) or not bool((theirs == ours).all()):
@@ -286,4 +286,4 @@ def _size(shape: tuple[int, ...]) -> Any:
     return torch.Size(shape)
 
 
-HOME = RankMemory()
+BACKEND = RankMemory()

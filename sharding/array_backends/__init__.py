@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["DeviceHome", "Term", "forbid", "home_of", "refuse", "taken"]
+__all__ = ["ArrayBackend", "Term", "backend_of", "forbid", "refuse", "taken"]
 
 Term = tuple["Placement", Any, Any, int]
 """One inner product: placement, both elements, and how many axes they have without batch axes."""
 
 
-class DeviceHome(Protocol):
+class ArrayBackend(Protocol):
     """What a kind of devices does with a `Placement`.
 
-    A home whose `put` may share the memory of what it is given has `own(placement, given, put)`
+    A back end whose `put` may share the memory of what it is given has `own(placement, given, put)`
     too, which returns the same in memory of its own.
     """
 
@@ -65,30 +65,32 @@ _FILES = {
 }
 
 
-def home_of(device: Any) -> DeviceHome:
-    """The home of devices like this one."""
+def backend_of(device: Any) -> ArrayBackend:
+    """The back end of devices like this one."""
     from sharding.devices import family
 
-    home: DeviceHome = import_module(f"sharding.homes.{_FILES[family(device)]}").HOME
-    return home
+    backend: ArrayBackend = import_module(
+        f"sharding.array_backends.{_FILES[family(device)]}"
+    ).BACKEND
+    return backend
 
 
 def forbid(placement: Placement, x: Any) -> None:
     """Raise where `x` cannot be followed to a placement: it lies in shares of another one, or under
     a transform of `torch.func`."""
-    look = getattr(placement.home, "forbid", None)
+    look = getattr(placement.backend, "forbid", None)
     if look is not None:
         look(placement, x)
 
 
 def taken(placement: Placement, x: Any) -> Any:
     """An element that a caller brings, with the placement's own word for where it lies."""
-    own = getattr(placement.home, "taken", None)
+    own = getattr(placement.backend, "taken", None)
     return x if own is None else own(placement, x)
 
 
-def refuse(home: DeviceHome, error: Exception) -> None:
-    """Tell the processes that share this home that one of them raises, so that all of them do."""
-    tell = getattr(home, "refuse", None)
+def refuse(backend: ArrayBackend, error: Exception) -> None:
+    """Tell the processes that share this back end that one raises, so that all of them do."""
+    tell = getattr(backend, "refuse", None)
     if tell is not None:
         tell(error)

@@ -2,7 +2,7 @@
 
 Padding is left out, whatever stands there. Reproducible ones take two collectives: the largest of
 all products, and sums that are exact in any order. Which arrays these are, and where their results
-go, is said in `sharding/homes/jax_devices.py`.
+go, is said in `sharding/array_backends/jax_devices.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from linops import reproducible
 from linops.reductions import paired_dot, sum_pairs
-from sharding.homes.jax_devices import on_shards, spec
+from sharding.array_backends.jax_devices import on_shards, spec
 
 if TYPE_CHECKING:
     from sharding.mesh import Mesh

@@ -9,7 +9,7 @@ from linops.errors import PlacementError
 if TYPE_CHECKING:
     from sharding.placement import Placement
 
-__all__ = ["HOME", "Nowhere"]
+__all__ = ["BACKEND", "Nowhere"]
 
 
 class Nowhere:
@@ -42,4 +42,4 @@ def _refuse() -> NoReturn:
     )
 
 
-HOME = Nowhere()
+BACKEND = Nowhere()

@@ -16,8 +16,8 @@ from linops import arrays, reproducible
 from linops.reductions import dot
 from linops.transforms.torch_function import apply_pair, recording
 from sharding import agreement
-from sharding.homes import Term
-from sharding.homes.torch_ranks import opened
+from sharding.array_backends import Term
+from sharding.array_backends.torch_ranks import opened
 from sharding.placement import Placement
 from sharding.ranks import Ranks, ranks_of
 
@@ -52,7 +52,7 @@ def dots(terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         if k in single:
             continue
         ranks = _ranks(placement)
-        agreement.settle(_text(terms[k]))
+        agreement.agree_or_raise(_text(terms[k]))
         if k not in free:
             left, right = (opened(placement, ranks, part) for part in (a, b))
             found[k] = _scalar(ranks, _sum_up(placement, ranks, dot(left, right, ndim, False)))
@@ -67,7 +67,7 @@ def _travelled(terms: Sequence[Term]) -> list[Any]:
     """Numbers, one a rank and term, sent as two words each with the agreement."""
     values = [dot(a.to_local(), b.to_local(), ndim, True) for _, a, b, ndim in terms]
     pairs = np.asarray([(v.real, v.imag) for v in values], np.float64).view(np.int64)
-    words = agreement.settle(
+    words = agreement.agree_or_raise(
         "; ".join(map(_text, terms)), None, tuple(int(word) for word in pairs.ravel())
     )
     rows = [np.asarray(row, np.int64).view(np.float64).reshape(-1, 2) for row in words]

@@ -15,10 +15,10 @@ from linops import arrays, reproducible
 from linops.reductions import dot
 
 if TYPE_CHECKING:
-    from sharding.homes import Term
+    from sharding.array_backends import Term
     from sharding.placement import Placement
 
-__all__ = ["HOME", "SharedMemory"]
+__all__ = ["BACKEND", "SharedMemory"]
 
 
 class SharedMemory:
@@ -79,4 +79,4 @@ class SharedMemory:
         return [found(a, b, ndim, host) for _, a, b, ndim in terms]
 
 
-HOME = SharedMemory()
+BACKEND = SharedMemory()

@@ -16,16 +16,16 @@ import numpy as np
 
 from linops import arrays
 from linops.reductions import dot
-from sharding.homes import jax_arrivals
-from sharding.homes.jax_turns import together
+from sharding.array_backends import input_checks
+from sharding.array_backends.device_locks import together
 
 if TYPE_CHECKING:
-    from sharding.homes import Term
+    from sharding.array_backends import Term
     from sharding.mesh import Mesh
     from sharding.placement import Placement
 
 __all__ = [
-    "HOME",
+    "BACKEND",
     "JaxDevices",
     "constrained",
     "distrust",
@@ -60,7 +60,7 @@ class JaxDevices:
         """The real entries on the first device of this process that has some."""
         if arrays.is_traced(x):
             part = x[tuple(map(slice, placement.real_shape(tuple(x.shape))))]
-            return jax_arrivals.plain(part)
+            return input_checks.plain(part)
         if not _lies_on(placement, x):
             self.forbid(placement, x)
             placement.check(x)
@@ -96,11 +96,11 @@ class JaxDevices:
 
     def forbid(self, placement: Placement, x: Any) -> None:
         """Raise where `x` lies in shares of another placement."""
-        jax_arrivals.refuse_misplaced(placement, x)
+        input_checks.refuse_misplaced(placement, x)
 
     def taken(self, placement: Placement, x: Any) -> Any:
         """An element with the placement's own sharding: no `Explicit` mesh stays in its type."""
-        if not jax_arrivals.typed_elsewhere(x):
+        if not input_checks.typed_elsewhere(x):
             return x
         sharding = self.lies(placement, tuple(x.shape))
         if arrays.is_traced(x):
@@ -150,7 +150,7 @@ class JaxDevices:
 
     def dots(self, terms: Sequence[Term], host: bool, ordered: bool) -> list[Any]:
         """One reduction in one program: padding is left out, whatever stands there."""
-        from sharding.homes import jax_reductions
+        from sharding.array_backends import jax_reductions
 
         found: list[Any] = [None] * len(terms)
         placed: dict[int, tuple[Placement, int]] = {}
@@ -182,7 +182,7 @@ class JaxDevices:
         return constrained(x, self.lies(placement, tuple(x.shape)))
 
 
-HOME = JaxDevices()
+BACKEND = JaxDevices()
 
 
 def send(x: Any, device: Any) -> Any:
@@ -208,8 +208,8 @@ def constrained(x: Any, sharding: Any) -> Any:
     """A traced array, held to a sharding."""
     import jax
 
-    if jax_arrivals.typed_elsewhere(x):
-        x = jax_arrivals.plain(x)
+    if input_checks.typed_elsewhere(x):
+        x = input_checks.plain(x)
     with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh):
         return jax.lax.with_sharding_constraint(x, sharding)
 
@@ -364,7 +364,7 @@ def _in_shares(placement: Placement, x: Any) -> Any:
         if _is_here(device)
     ]
     padded = placement.padded_shape(tuple(x.shape))
-    return joined(padded, HOME.lies(placement, padded), made)
+    return joined(padded, BACKEND.lies(placement, padded), made)
 
 
 def _share(placement: Placement, x: Any, number: int, device: Any) -> Any:
