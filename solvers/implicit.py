@@ -63,9 +63,9 @@ def solve_implicitly(
     return solve(A, y, **options)
 
 
-def _misfit(A: LinearOperator, found: AdjointSolve, x: Any, y: Any) -> Any:
+def _misfit(A: LinearOperator, w: Any, found: AdjointSolve, x: Any, y: Any) -> Any:
     """`-<A w, S (A x - y)>`, a function of A."""
-    (product,) = inners((A.codomain, A @ found.direction(), found.weigh(subtract(A @ x, y))))
+    (product,) = inners((A.codomain, A @ w, found.weigh(subtract(A @ x, y))))
     return -arrays.real(product)
 
 
@@ -96,7 +96,8 @@ def _in_jax(
         at_data = each(arrays.conj, found.measurements)
         if held is None:
             return None, at_data
-        value, pull = jax.vjp(lambda operator: _misfit(operator, found, x, y), held)
+        w = found.direction()
+        value, pull = jax.vjp(lambda operator: _misfit(operator, w, found, x, y), held)
         return pull(value * 0 + 1)[0], at_data
 
     solved = jax.custom_vjp(run)
@@ -129,8 +130,9 @@ def _in_torch(
         at_data = found.measurements if several else (found.measurements,)
         at_operator: tuple[Any, ...] = ()
         if trained:
+            w = found.direction()  # a number, not a function of A
             with torch.enable_grad():
-                value = _misfit(A, found, x, parts if several else parts[0])
+                value = _misfit(A, w, found, x, parts if several else parts[0])
                 at_operator = torch.autograd.grad(value, trained, allow_unused=True)
         return (*at_data, *at_operator)
 
@@ -158,8 +160,9 @@ def _function() -> Any:
         @staticmethod
         @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            saved = ctx.saved_tensors
-            data, found = saved[: ctx.count], saved[ctx.count :]
+            # A saved result carries the graph that leads back here.
+            saved = [tensor.detach() for tensor in ctx.saved_tensors]
+            data, found = tuple(saved[: ctx.count]), tuple(saved[ctx.count :])
             v = tuple(
                 torch.zeros_like(x) if c is None else c
                 for c, x in zip(cotangents, found, strict=True)
