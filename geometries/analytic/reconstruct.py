@@ -235,7 +235,7 @@ def _composed(
     if angular_weights is not None:
         numeric.require_finite("angular_weights", angular_weights, GeometryError)
     coverage = Coverage.of(view_angles(geometry, angles), (2 * np.pi,))
-    if frames.kind == "parallel" and frames.dims == 3:
+    if frames.kind == "parallel" and gathering is VolumeGather:
         displaced, angular_weights = _tilted(
             geometry, frames, coverage, displaced, angles, angular_weights
         )

@@ -163,6 +163,21 @@ def test_a_volume_with_aligned_rows_is_its_slices() -> None:
         Gather(beam, Grid((3, 12, 14)))
 
 
+def test_a_detector_a_little_aslant_within_the_slices_is_taken_slice_by_slice() -> None:
+    t = np.pi * np.arange(24) / 24
+    upright = ParallelBeam(t, Detector((3, 17))).trajectory
+    u = np.stack([np.cos(t + 5e-5), np.sin(t + 5e-5), np.zeros(24)], 1)
+    beam = Trajectory(
+        "parallel", upright.directions, upright.centers, u, upright.v, upright.detector
+    )
+    flat = Trajectory(
+        "parallel", beam.directions[:, :2], beam.centers[:, :2], u[:, :2], None, Detector(17)
+    )
+    y = wave((24, 3, 17))
+    image: Any = fbp(scan(flat, Grid((12, 14))), np.moveaxis(y, 1, 0))
+    np.testing.assert_array_equal(fbp(scan(beam, Grid((3, 12, 14))), y), image)
+
+
 @pytest.mark.parametrize("turned", [1.0, -1.0])
 def test_slices_between_rows_are_interpolated(turned: float) -> None:
     t = np.pi * np.arange(24) / 24
