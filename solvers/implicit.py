@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from linops import arrays
@@ -103,7 +104,7 @@ def _in_jax(
     solved = jax.custom_vjp(run)
     solved.defvjp(forward, backward)
     solution = solved(A if traced else None, y)
-    return results[-1].with_solution(solution)
+    return replace(results[-1], solution=solution)
 
 
 def _in_torch(
@@ -139,7 +140,7 @@ def _in_torch(
     parts = y if several else (y,)
     found = _function().apply(run, pull, len(parts), *parts, *trained)
     joined = isinstance(results[-1].solution, tuple)
-    return results[-1].with_solution(found if joined else found[0])
+    return replace(results[-1], solution=found if joined else found[0])
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,6 @@ class SolverResult:
     converged: bool | list[bool]
     reason: str | list[str]
     histories: Mapping[str, list[float]] = field(default_factory=dict)
-
-    def with_solution(self, solution: Any) -> SolverResult:
-        """The same with another solution, one that carries a graph, say."""
-        return replace(self, solution=solution)
 
     def plot(self, axes: Any = None) -> Any:
         """Residual and histories over iterations, on a logarithmic scale where all are positive.

@@ -27,7 +27,6 @@ from geometries.input_warnings import warn_caller
 from geometries.scans.center_of_fan import (
     conjugate_mismatch,
     fan_of_orbit,
-    with_axis_at,
 )
 from linops import arrays, numeric
 from linops.arrays import Array
@@ -111,8 +110,10 @@ def find_center(
             "method='sharpness' is of parallel scans: a wrong axis of a fan spreads edges evenly; "
             "use 'mirror'"
         )
-    mismatch = _mismatch_of_lines(sinogram, t, fan, demanded=method == "mirror")
-    if mismatch is not None and method != "sharpness":
+    mismatch = None
+    if method != "sharpness":
+        mismatch = _mismatch_of_lines(sinogram, t, fan, demanded=method == "mirror")
+    if mismatch is not None:
         found = _by_mirrors(mismatch, first, last)
     else:
         covered = float(Coverage.of(t, (np.pi,)).weights.sum())
@@ -388,7 +389,10 @@ def _grid_of(scan: ParallelBeam | FanBeam) -> Grid:
 def _image(
     data: np.ndarray, scan: ParallelBeam | FanBeam, center: float, grid: Grid, **options: Any
 ) -> Any:
-    placed = SimpleNamespace(geometry=with_axis_at(scan, center), grid=grid, precision="float32")
+    n, pitch, curvature = scan.detector.shape[-1], scan.detector.pitch[-1], scan.detector.curvature
+    detector = Detector(n, pitch, center_to_offset(center, n, pitch), curvature)
+    geometry = scan.with_detector(detector)
+    placed = SimpleNamespace(geometry=geometry, grid=grid, precision="float32")
     return fbp(placed, data, **options)
 
 

@@ -8,7 +8,6 @@ fan's angle sees some of them so. The axis is where both agree. The search over 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,9 +15,7 @@ from geometries.beams import Beam, FanBeam
 from geometries.detector import Detector
 from linops.errors import GeometryError
 
-__all__ = ["conjugate_mismatch", "fan_of_orbit", "with_axis_at"]
-
-_Scan = TypeVar("_Scan", bound=Beam)
+__all__ = ["conjugate_mismatch", "fan_of_orbit"]
 
 
 def fan_of_orbit(beam: Beam, row: int | None) -> tuple[FanBeam, int]:
@@ -50,14 +47,6 @@ def fan_of_orbit(beam: Beam, row: int | None) -> tuple[FanBeam, int]:
             )
     flat = Detector(detector.shape[-1], detector.pitch[-1], 0.0, detector.curvature)
     return FanBeam(host.angles, flat, *(float(np.mean(d)) for d in distances)), number
-
-
-def with_axis_at(scan: _Scan, center: float) -> _Scan:
-    """The scan of images whose axis projects to a detector column."""
-    detector = scan.detector
-    columns, pitch = detector.shape[-1], detector.pitch[-1]
-    offset = ((columns - 1) / 2 - center) * pitch
-    return scan.with_detector(Detector(columns, pitch, offset, detector.curvature))
 
 
 def conjugate_mismatch(
